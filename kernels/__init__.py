@@ -1,0 +1,1 @@
+"""What a draw is: kernels and adaptation, written for one chain."""

@@ -1,0 +1,1 @@
+"""What a run is: model, blocks, progress, diagnostics, ArviZ."""

@@ -1,3 +1,30 @@
-"""chainmesh: many MCMC chains, any mesh of devices, one call."""
+"""chainmesh: many MCMC chains, any mesh of devices, one call; results in ArviZ."""
 
 from chainmesh._errors import ChainmeshError as ChainmeshError
+from chainmesh._errors import DataError as DataError
+from chainmesh._errors import DeviceCountError as DeviceCountError
+from chainmesh._errors import InputError as InputError
+from chainmesh._errors import MeshError as MeshError
+from chainmesh._errors import ModelError as ModelError
+from chainmesh._errors import OptionError as OptionError
+from chainmesh._errors import ResultTooLargeError as ResultTooLargeError
+from chainmesh._errors import StartError as StartError
+from chainmesh.kernels import HMC as HMC
+from chainmesh.kernels import NUTS as NUTS
+from chainmesh.kernels import PooledWindows as PooledWindows
+from chainmesh.kernels import StanWindows as StanWindows
+from chainmesh.kernels import from_blackjax as from_blackjax
+from chainmesh.sampler import LogDensity as LogDensity
+from chainmesh.sampler import Run as Run
+from chainmesh.sampler import Snapshot as Snapshot
+from chainmesh.sampler import clear_caches as clear_caches
+from chainmesh.sampler import sample as sample
+from chainmesh.sampler import static as static
+from chainmesh.sharding import ChainLayout as ChainLayout
+from chainmesh.sharding import chain_keys as chain_keys
+from chainmesh.sharding import chain_mesh as chain_mesh
+from chainmesh.sharding import gather as gather
+from chainmesh.sharding import over_chains as over_chains
+from chainmesh.sharding import place as place
+from chainmesh.sharding import set_host_devices as set_host_devices
+from chainmesh.sharding import show_sharding as show_sharding

@@ -38,9 +38,10 @@ install:
 install-user:
 	@.ci/install $(VENV) ""
 
-# Every benchmark, one after another; each prints its table.
+# Each benchmark prints its table; BENCH=warmup runs that one alone.
+BENCH ?= $(basename $(notdir $(wildcard benchmarks/[!_]*.py)))
 bench: install
-	@for file in benchmarks/bench_*.py; do echo "== $$file" && $(PY) "$$file" || exit 1; done
+	@for name in $(BENCH); do echo "== $$name" && $(PY) benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv .venv-newest build dist demo_output .pytest_cache .ruff_cache .mypy_cache .hypothesis

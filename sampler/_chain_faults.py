@@ -58,10 +58,11 @@ def _changes(value: np.ndarray) -> np.ndarray:
 def stuck_chains(moved: np.ndarray, table: Diagnostics) -> dict[int, str]:
     """Chains that hardly move, and words for how.
 
-    1. A chain moves in at most 1 % of its steps. A sampler that moves as often as the median chain, and in a fifth
-       of its steps at least, would make so few moves in less than one chain in a hundred runs.
+    1. A chain moves in at most 1 % of its steps. A sampler that moves as often as the median chain, and in
+       a fifth of its steps at least, would make so few moves in less than one chain in a hundred runs.
     2. A chain moves, yet its standard deviation is below a hundredth of the median chain's in every scalar.
-    3. A chain stood still for 20 draws and a tenth of the run on end, which its rate of moves does not explain.
+    3. A chain stood still for 20 draws and a tenth of the run on end, which its rate of moves does not
+    explain.
     """
     from scipy.special import bdtr  # type: ignore[import-untyped]
 
@@ -115,7 +116,7 @@ def stuck_chains(moved: np.ndarray, table: Diagnostics) -> dict[int, str]:
 def duplicates(
     arrays: Mapping[str, np.ndarray], moved: np.ndarray | None, leave_out: set[int]
 ) -> list[tuple[int, ...]]:
-    """Groups of chains whose first or last 10 draws are equal though they move: for floats impossible by chance.
+    """Groups of chains whose first or last 10 draws are equal though they move, as never by chance.
 
     Chains that share a key, or that met and went on together, are found; frozen chains are another matter.
     Draws of integers alone do not tell.
@@ -142,9 +143,10 @@ def duplicates(
 def far_chains(table: Diagnostics, lp: np.ndarray | None, leave_out: set[int]) -> Far | None:
     """Groups of chains that sample different places; None where all sample one.
 
-    Along each scalar, and the log density, chains are sorted by their means. Two neighbours belong to different
-    places where the gap between them is over three times the standard deviation within either one, and the
-    distance between the means of either one's halves: chains that drift have not settled anywhere.
+    Along each scalar, and the log density, chains are sorted by their means. Two neighbours belong to
+    different places where the gap between them is over three times the standard deviation within either
+    one, and the distance between the means of either one's halves: chains that drift have not settled
+    anywhere.
     """
     chains = np.array([chain for chain in range(table.n_chains) if chain not in leave_out])
     if len(chains) < 2 or table.n_draws < MIN_DRAWS_FAR:

@@ -86,12 +86,12 @@ _HOLE = _Hole()
 _LEAVES = (str, bytes, bool, int, float, complex, enum.Enum, type, np.dtype, range)
 
 
-def split_data(args: Sequence[Any] = (), data: Mapping[str, Any] | None = None) -> ModelInputs:
+def split_data(args: Any = (), data: Any = None) -> ModelInputs:
     """Splits a model's arguments into traced arrays and static values. Nothing of the user's is changed.
 
     Args:
-        args: positional arguments, any nesting of containers.
-        data: keyword arguments.
+        args: tuple of positional arguments, any nesting of containers.
+        data: dict of keyword arguments, or None.
 
     Raises:
         DataError: an entry is of no use to a compiled model, or cannot be represented; its path is named.
@@ -176,7 +176,7 @@ def _classify(x: Any, path: str, losses: list[str]) -> tuple[Any, bool, tuple[Ax
             return x.item(), False, ()
         value = _from_numpy(x, path, losses)
         return (value.astype(default_float()) if x.ndim == 0 else value), True, ()
-    if "pandas" in sys.modules and type(x).__module__.startswith("pandas."):
+    if "pandas" in sys.modules and type(x).__module__.partition(".")[0] == "pandas":
         value, axes = from_pandas(x, path, lambda array, name: _from_numpy(array, name, losses))
         return value, True, axes
     if callable(x):

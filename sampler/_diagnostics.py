@@ -4,15 +4,16 @@ R-hat and the effective sample sizes are those of Vehtari, Gelman, Simpson, Carp
 "Rank-normalization, folding, and localization: an improved R-hat" (Bayesian Analysis 16, 2021), with Geyer's
 initial monotone sequence (1992) for the autocorrelation time; the numbers are ArviZ's. The way there differs:
 
-- One sort of a scalar's draws gives its ranks, its folded ranks (two sorted runs, merged), quantiles and ties.
+- One sort of a scalar's draws gives its ranks, its folded ranks (two sorted runs, merged), quantiles and
+  ties.
 - Ranks are a permutation, so that the normal scores are one table, looked up.
-- Geyer's sequence stops after a few lags for most scalars: lags are computed one by one as dot products of the
-  half-chains, laid out in one row with gaps of zeros, until every sequence has ended. Only where one has not ended
-  at the width of the gap is its whole autocovariance computed, by FFT.
+- Geyer's sequence stops after a few lags for most scalars: lags are computed one by one as dot products of
+  the half-chains, laid out in one row with gaps of zeros, until every sequence has ended. Only where one
+  has not ended at the width of the gap is its whole autocovariance computed, by FFT.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Shaped
+
+from ._half_chains import Layout, argsort, autocorrelation, level_rows, make_layout, quantile, rank
 
 CHUNK_VALUES = 1 << 15  # draws worked on at once: four series of them in float64 stay in a core's cache
 BLOCK_SCALARS = 16  # scalars copied out of the draws at once: neighbours share cache lines
@@ -160,7 +163,7 @@ def diagnose(draws: Mapping[str, Shaped[np.ndarray, "chains draws ..."]] | np.nd
 
 
 def numeric(value: np.ndarray) -> np.ndarray:
-    """Draws as plain real numbers: bfloat16 and its like as float32, complex ones with a last axis (re, im)."""
+    """Draws as plain real numbers: bfloat16 and its like as float32, complex ones as a last axis of two."""
     if value.dtype.kind == "V":
         return value.astype(np.float32)
     if value.dtype.kind == "c":
@@ -193,42 +196,6 @@ class _Results(NamedTuple):
     chains: dict[str, np.ndarray]
 
 
-class _Layout(NamedTuple):
-    """How the half-chains of one scalar lie in a row: (chain, half, n + gap), zeros in the gaps."""
-
-    n_chains: int
-    n_draws: int
-    n: int  # draws of a half-chain; with an odd number of draws the middle one is left out
-    gap: int
-    middle: np.ndarray | None  # with an odd number of draws: whether (chain, draw) is a chain's middle draw
-    scores: np.ndarray  # normal scores of the ranks 1, 2, ...
-    tied: np.ndarray  # normal score of the mean rank 1 + i / 2, at i
-
-    @property
-    def length(self) -> int:
-        return 2 * self.n_chains * (self.n + self.gap)
-
-    @property
-    def kept(self) -> int:
-        return 2 * self.n_chains * self.n
-
-    def split(self, values: np.ndarray) -> np.ndarray:
-        """Half-chains (chain, half, n) of values (chain, draw): a view where the number of draws is even."""
-        if self.middle is None:
-            return values.reshape(self.n_chains, 2, self.n)
-        return np.stack([values[:, : self.n], values[:, self.n + 1 :]], axis=1)
-
-    def halves(self, series: np.ndarray) -> np.ndarray:
-        """(..., half-chain, n) view of rows (..., length), without the gaps."""
-        return series.reshape(*series.shape[:-1], 2 * self.n_chains, self.n + self.gap)[..., : self.n]
-
-    def put(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Lays (k, chain, draw) values out in (k, length) rows."""
-        view = rows.reshape(len(rows), self.n_chains, 2, self.n + self.gap)
-        view[:, :, 0, : self.n] = values[:, :, : self.n]
-        view[:, :, 1, : self.n] = values[:, :, self.n_draws - self.n :]
-
-
 def _as_float(value: np.ndarray) -> np.ndarray:
     """Float32 and float64 as they are; what else there is, without loss in all ordinary cases, as float64."""
     return value if value.dtype in (np.float32, np.float64) else value.astype(np.float64)
@@ -237,7 +204,7 @@ def _as_float(value: np.ndarray) -> np.ndarray:
 def _fill(columns: list[np.ndarray], n_chains: int, n_draws: int, out: _Results) -> None:
     """Works through the scalars in chunks and writes their numbers into `out`."""
     size = n_chains * n_draws
-    layout = _layout(n_chains, n_draws) if n_draws >= MIN_DRAWS else None
+    layout = make_layout(n_chains, n_draws) if n_draws >= MIN_DRAWS else None
     starts = np.cumsum([0, *(column.shape[1] for column in columns)])
     n_scalars = int(starts[-1])
     chunk = max(1, CHUNK_VALUES // size)
@@ -255,9 +222,10 @@ def _fill(columns: list[np.ndarray], n_chains: int, n_draws: int, out: _Results)
         for piece in pieces:
             rows[at : at + piece.shape[1]] = piece.T
             at += piece.shape[1]
-        for first in range(0, len(rows), chunk):
-            part = rows[first : first + chunk]
-            _diagnose_chunk(part, n_chains, layout, out, slice(low + first, low + first + len(part)))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # huge draws give inf or NaN
+            for first in range(0, len(rows), chunk):
+                part = rows[first : first + chunk]
+                _diagnose_chunk(part, n_chains, layout, out, slice(low + first, low + first + len(part)))
 
     lows = range(0, n_scalars, block)
     workers = min(os.cpu_count() or 1, 8, len(lows))
@@ -269,72 +237,36 @@ def _fill(columns: list[np.ndarray], n_chains: int, n_draws: int, out: _Results)
             list(pool.map(work, lows))
 
 
-def _layout(n_chains: int, n_draws: int) -> _Layout:
-    from scipy.special import ndtri  # type: ignore[import-untyped]
-
-    n = n_draws // 2
-    gap = min(n - 1, max(16, n // 8))
-    middle = np.tile(np.arange(n_draws) == n, n_chains) if n_draws % 2 else None
-    # Blom's scores of (rank - 3/8) / (N + 1/4), at half steps because tied draws share their mean rank; the upper
-    # half mirrors the lower
-    total = 2 * n_chains * n
-    lower = ndtri((1.0 + np.arange(total) / 2 - 0.375) / (total + 0.25))
-    tied = np.concatenate([lower[: total - 1], [0.0], -lower[total - 2 :: -1]])
-    return _Layout(n_chains, n_draws, n, gap, middle, tied[::2].copy(), tied)
-
-
 def _diagnose_chunk(
-    draws: np.ndarray, n_chains: int, layout: _Layout | None, out: _Results, where: slice
+    draws: np.ndarray, n_chains: int, layout: Layout | None, out: _Results, where: slice
 ) -> None:
-    """Numbers of a few scalars, whose draws (scalar, chain * draw) in float32 or float64 are ours to change."""
+    """Numbers of a few scalars, whose draws (scalar, chain * draw) are floats, and ours to change."""
     finite = np.isfinite(draws).all(axis=1)
     if not finite.all():
         draws[~finite] = 0.0
-    rows = draws.astype(np.float64, copy=False)
-    numbers = {key: np.full(len(rows), np.nan) for key in _NUMBERS}
-    values = rows.reshape(len(rows), n_chains, -1)
-    n_draws = values.shape[2]
+    values = draws.astype(np.float64, copy=False).reshape(len(draws), n_chains, -1)
+    n_draws, size = values.shape[2], draws.shape[1]
+    numbers = {key: np.full(len(draws), np.nan) for key in _NUMBERS}
 
     chain_mean = values.mean(axis=2)
     numbers["mean"] = chain_mean.mean(axis=1)
     centred = values - chain_mean[..., None]
     chain_squares = np.vecdot(centred, centred)
     between = np.square(chain_mean - numbers["mean"][:, None]).sum(axis=1) * n_draws
-    if rows.shape[1] > 1:
-        numbers["sd"] = np.sqrt((chain_squares.sum(axis=1) + between) / (rows.shape[1] - 1))
+    if size > 1:
+        numbers["sd"] = np.sqrt((chain_squares.sum(axis=1) + between) / (size - 1))
     chain_sd = np.sqrt(chain_squares / max(n_draws - 1, 1))
     half = max(n_draws // 2, 1)
     shift = np.abs(values[:, :, :half].mean(axis=2) - values[:, :, n_draws - half :].mean(axis=2))
 
-    constant = np.zeros(len(rows), bool)
-    series = None if layout is None else np.zeros((4, len(rows), layout.length))
-    scores = np.zeros(rows.shape)
-    rhat_folded = np.full(len(rows), np.nan)
-    degenerate = np.zeros(len(rows), bool)
-    for row in range(len(rows)):
-        order = _argsort(draws[row])
-        ranked = rows[row][order]
-        constant[row] = ranked[0] == ranked[-1]
-        for key, probability in _QUANTILES.items():
-            numbers[key][row] = _quantile(ranked, probability)
-        if series is not None:
-            degenerate[row], rhat_folded[row] = _rank(order, ranked, layout, scores[row])
-
-    if series is not None:
-        layout.put(series[0], scores.reshape(values.shape))
-        layout.put(series[1], values)
-        layout.put(series[2], values <= numbers["q05"][:, None, None])
-        layout.put(series[3], values <= numbers["q95"][:, None, None])
-        level = [degenerate, constant, *(_level(layout.halves(series[k])) for k in (2, 3))]
-        effective, tau, rhat_bulk = _autocorrelation(series, layout)
-        effective[np.stack(level)] = layout.kept  # ArviZ's convention for what never changes
-        numbers["ess_bulk"], numbers["ess_mean"] = effective[0], effective[1]
-        numbers["ess_tail"] = np.minimum(effective[2], effective[3])
-        numbers["tau"] = np.where(degenerate, np.nan, tau)
-        with np.errstate(invalid="ignore"):
-            numbers["mcse_mean"] = numbers["sd"] / np.sqrt(numbers["ess_mean"])
-        if n_chains > 1:
-            numbers["rhat"] = np.where(degenerate, np.nan, np.maximum(rhat_bulk, rhat_folded))
+    orders = [argsort(each) for each in draws]
+    ranked = [each.ravel()[order] for each, order in zip(values, orders, strict=True)]
+    constant = np.array([each[0] == each[-1] for each in ranked])
+    for key, probability in _QUANTILES.items():
+        numbers[key] = np.array([quantile(each, probability) for each in ranked])
+    if layout is not None:
+        numbers |= _mixing(values, orders, ranked, constant, numbers["q05"], numbers["q95"], layout)
+        numbers["mcse_mean"] = numbers["sd"] / np.sqrt(numbers["ess_mean"])
 
     for key in _NUMBERS:
         out.numbers[key][where] = np.where(finite, numbers[key], np.nan)
@@ -344,160 +276,33 @@ def _diagnose_chunk(
         out.chains[key][where] = np.where(finite[:, None], each, np.nan)
 
 
-def _argsort(values: np.ndarray) -> np.ndarray:
-    """Ascending order of finite values; for float32 two passes of NumPy's 16-bit radix sort, which are faster."""
-    if values.dtype != np.float32:
-        return np.argsort(values)
-    bits = (values + np.float32(0.0)).view(np.uint32)  # the sum turns -0.0 into 0.0, which it ties with
-    keys = bits ^ np.where(bits >> 31, np.uint32(0xFFFFFFFF), np.uint32(0x80000000))
-    low = np.argsort(keys.astype(np.uint16), kind="stable")
-    return low[np.argsort((keys >> 16).astype(np.uint16)[low], kind="stable")]
-
-
-def _quantile(ranked: np.ndarray, probability: float) -> float:
-    """Type 7 quantile of sorted values, interpolated as numpy.quantile does it."""
-    at = probability * (len(ranked) - 1)
-    low = int(at)
-    below, above = ranked[low], ranked[min(low + 1, len(ranked) - 1)]
-    part = at - low
-    return above - (above - below) * (1 - part) if part >= 0.5 else below + (above - below) * part
-
-
-def _rank(order: np.ndarray, ranked: np.ndarray, layout: _Layout, bulk: np.ndarray) -> tuple[bool, float]:
-    """Writes a scalar's normal scores into `bulk`; whether all draws are equal, and its folded R-hat."""
-    if layout.middle is not None:  # ranks are those among the draws that the split keeps
-        kept = ~layout.middle[order]
-        order, ranked = order[kept], ranked[kept]
-    if ranked[0] == ranked[-1]:
-        return True, np.nan
-    bulk[order] = _scores(ranked, layout)
-    middle = len(ranked) // 2
-    distance = np.abs(ranked - (ranked[middle - 1] + ranked[middle]) / 2)
-    again = np.argsort(distance, kind="stable")  # two sorted runs: one merge
-    folded = np.empty(bulk.shape)
-    folded[order[again]] = _scores(distance[again], layout)
-    halves = layout.split(folded.reshape(layout.n_chains, layout.n_draws)).reshape(-1, layout.n)
-    means = halves.mean(axis=1)
-    within = (np.vdot(halves, halves) / len(halves) - layout.n * np.square(means).mean()) / (layout.n - 1)
-    # scores are of order one: what is left of a difference of equals is rounding, and no variance
-    return False, float(_rhat(means, np.asarray(within if within > 1e-12 else 0.0), layout.n))
-
-
-def _scores(ranked: np.ndarray, layout: _Layout) -> np.ndarray:
-    """Normal scores of sorted values; tied ones get the score of their mean rank."""
-    ties = np.flatnonzero(ranked[1:] == ranked[:-1])
-    if not len(ties):
-        return layout.scores
-    out = layout.scores.copy()
-    opens = np.concatenate([[True], np.diff(ties) > 1])
-    group = np.cumsum(opens) - 1
-    first = ties[opens]
-    last = ties[np.concatenate([opens[1:], [True]])] + 1
-    shared = layout.tied[first + last][group]
-    out[ties] = shared
-    out[ties + 1] = shared
-    return out
-
-
-def _rhat(means: np.ndarray, within: np.ndarray, n: int) -> np.ndarray:
-    """Split R-hat from half-chain means (..., half-chain) and the mean of their variances."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.sqrt(means.var(axis=-1, ddof=1) / within + (n - 1) / n)
-
-
-def _level(halves: np.ndarray) -> np.ndarray:
-    """Whether indicators (scalar, half-chain, n) are all equal."""
-    share = halves.mean(axis=(1, 2))
-    return (share == 0) | (share == 1)
-
-
-def _autocorrelation(series: np.ndarray, layout: _Layout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Effective sample sizes of series (kind, scalar, length); of kind 0, the time within chains and R-hat too.
-
-    The series are centred in place.
-    """
-    n, rows = layout.n, series.reshape(-1, layout.length)
-    halves = layout.halves(rows)
-    means = halves.mean(axis=2)
-    halves -= means[..., None]  # a view: the gaps stay zero
-    at_zero = np.vecdot(rows, rows) / layout.kept
-    within = at_zero * n / (n - 1)
-    total = at_zero + means.var(axis=1, ddof=1)
-    bulk = slice(0, series.shape[1])
-    rhat = _rhat(means[bulk], within[bulk], n)
-
-    whole: np.ndarray | None = None
-
-    def covariance(lag: int, running: np.ndarray) -> np.ndarray:
-        nonlocal whole
-        if lag <= layout.gap:
-            return np.vecdot(rows[:, : layout.length - lag], rows[:, lag:]) / layout.kept
-        if whole is None:
-            whole = np.full((len(rows), n), np.nan)
-            whole[running] = _autocovariance(halves[running])
-        return whole[:, lag]
-
-    # the rows once more for the bulk within chains: there the between-chain part is left out of the total
-    source = np.concatenate([np.arange(len(rows)), np.arange(series.shape[1])])
-    total = np.concatenate([total, at_zero[bulk]])
-    tau = _geyer(covariance, source, within[source], total, n)
-    tau = np.maximum(tau, 1 / np.log10(layout.kept))
-    effective = layout.kept / tau[: len(rows)]
-    return effective.reshape(series.shape[:2]), tau[len(rows) :], rhat
-
-
-def _autocovariance(halves: np.ndarray) -> np.ndarray:
-    """Autocovariance (row, lag) of centred (row, half-chain, n), averaged over half-chains before the inverse FFT."""
-    from scipy import fft  # type: ignore[import-untyped]
-
-    n = halves.shape[2]
-    padded = fft.next_fast_len(2 * n, real=True)
-    spectrum = np.empty((len(halves), padded // 2 + 1))
-    for row, each in enumerate(halves):  # row by row, for the sake of memory
-        transformed = fft.rfft(each, n=padded, axis=1)
-        spectrum[row] = (np.square(transformed.real) + np.square(transformed.imag)).mean(axis=0)
-    return fft.irfft(spectrum, n=padded, axis=1)[:, :n] / n
-
-
-def _geyer(
-    covariance: Callable[[int, np.ndarray], np.ndarray],
-    source: np.ndarray,
-    within: np.ndarray,
-    total: np.ndarray,
-    n: int,
-) -> np.ndarray:
-    """Autocorrelation time of each row by Geyer's initial monotone positive sequence, in draws.
-
-    Pairs P_k = rho_2k + rho_2k+1 are summed while they are positive, each cut to the smallest before it; of the last
-    pair only its even half counts, once (as in Stan and ArviZ).
-
-    Args:
-        covariance: function of a lag and of the rows that still run, to the autocovariance of the rows.
-        source: which of those rows each row here reads.
-        within: mean variance within half-chains.
-        total: overall variance.
-        n: draws in a half-chain.
-    """
-    running_rows = np.ones(int(source.max()) + 1, bool)
-
-    def correlation(lag: int) -> np.ndarray:
-        return 1.0 - (within - covariance(lag, running_rows)[source]) / total
-
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pair = 1.0 + correlation(1)
-        smallest, whole = pair.copy(), np.zeros(len(source))
-        last = np.ones(len(source))  # rho_0
-        running = pair > 0
-        missing = np.isnan(pair)
-        lag = 1
-        while lag < n - 3 and running.any():
-            running_rows = np.zeros_like(running_rows)
-            running_rows[source[running]] = True
-            even, odd = correlation(lag + 1), correlation(lag + 2)
-            pair = even + odd
-            whole = np.where(running, whole + smallest, whole)
-            last = np.where(running, np.where((even > 0) | (pair >= 0), even, 0.0), last)
-            smallest = np.minimum(smallest, pair)
-            running &= pair > 0
-            lag += 2
-    return np.where(missing, np.nan, -1.0 + 2.0 * whole + last)
+def _mixing(
+    values: np.ndarray,
+    orders: list[np.ndarray],
+    ranked: list[np.ndarray],
+    constant: np.ndarray,
+    q05: np.ndarray,
+    q95: np.ndarray,
+    layout: Layout,
+) -> dict[str, np.ndarray]:
+    """Effective sample sizes, autocorrelation times and R-hat of a few scalars."""
+    scores = np.zeros((len(values), values[0].size))
+    folded = np.full(len(values), np.nan)
+    level = np.zeros((4, len(values)), bool)  # series that never change
+    for row, (order, each) in enumerate(zip(orders, ranked, strict=True)):
+        level[0, row], folded[row] = rank(order, each, layout, scores[row])
+    series = np.zeros((4, len(values), layout.length))
+    layout.put(series[0], scores.reshape(values.shape))
+    layout.put(series[1], values)
+    layout.put(series[2], values <= q05[:, None, None])
+    layout.put(series[3], values <= q95[:, None, None])
+    level[1:] = constant, level_rows(layout.halves(series[2])), level_rows(layout.halves(series[3]))
+    effective, tau, rhat = autocorrelation(series, folded, layout)
+    effective[level] = layout.kept  # ArviZ's convention
+    return {
+        "ess_bulk": effective[0],
+        "ess_mean": effective[1],
+        "ess_tail": np.minimum(effective[2], effective[3]),
+        "tau": np.where(level[0], np.nan, tau),
+        "rhat": np.where(level[0] | (layout.n_chains < 2), np.nan, rhat),
+    }

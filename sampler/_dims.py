@@ -76,17 +76,20 @@ def resolve_dims(
             )
         chosen[name] = [new or old for new, old in zip(named, chosen[name], strict=True)]
     sizes: dict[str, tuple[int, str]] = {}
-    # The user's names are settled first; a plate's or pandas' name of another length gives way.
-    for name in sorted(shapes, key=lambda n: n not in (dims or {})):
+    # pandas' names are settled last: where one means another length, it gives way.
+    strong = [n for n in shapes if n in (dims or {})] + [n for n in shapes if n in plates]
+    for name in dict.fromkeys([*strong, *shapes]):
         for i, (dim, size) in enumerate(zip(chosen[name], shapes[name], strict=True)):
-            if dim is None or chosen[name].index(dim) < i:
+            if dim is None:
+                continue
+            if chosen[name].index(dim) < i:
+                if name in (dims or {}):
+                    raise InputError(f"`dims[{name!r}]` has {dim!r} twice: each axis needs a name of its own.")
                 chosen[name][i] = None
             elif sizes.setdefault(dim, (size, name))[0] != size:
-                if name in (dims or {}):
-                    other_size, other = sizes[dim]
-                    raise InputError(
-                        f"dim {dim!r} has length {size} in {name!r}, but {other_size} in {other!r}."
-                    )
+                if name in strong:
+                    length, other = sizes[dim]
+                    raise InputError(f"dim {dim!r} has length {size} in {name!r}, but {length} in {other!r}.")
                 chosen[name][i] = None
     resolved = {
         name: tuple(dim or f"{name}_dim_{i}" for i, dim in enumerate(named)) for name, named in chosen.items()

@@ -81,7 +81,7 @@ def _concrete_message(error: Exception, who: str, place: str, paths: Sequence[st
 
 
 def _is_inner(error: Exception) -> bool:
-    """Whether the names in the message are those of a function inside the model (a scan body, a jitted helper)."""
+    """Whether the message names arguments of a function inside the model: a scan body, a jitted helper."""
     return not re.search(r"while tracing the function chainmesh_\w+", str(error))
 
 

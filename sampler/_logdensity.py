@@ -156,24 +156,22 @@ def leaf_names(tree: Any) -> tuple[list[str], list[Any], Any]:
 
 
 def position_spec(
-    target: LogDensity, args: tuple, data: Mapping[str, Any], avals: Sequence[Any], chains: int | None,
-    rebuild: Callable[[Sequence[Any]], tuple[tuple, dict]], paths: Sequence[str],
-) -> tuple[PositionSpec, np.ndarray | None]:  # fmt: skip
+    target: LogDensity,
+    avals: Sequence[Any],
+    rebuild: Callable[[Sequence[Any]], tuple[tuple, dict]],
+    chains: int | None,
+) -> tuple[PositionSpec, np.ndarray | None]:
     """The structure of a log density's positions, and the start positions, unless they are drawn.
 
     Args:
         target: the log density.
-        args: positional arguments (unused values, kept for symmetry of names in messages).
-        data: keyword arguments.
         avals: shapes and dtypes of the traced arguments.
-        chains: how many chains `initial` may hold positions for; None when not known.
         rebuild: puts traced arguments into (args, data).
-        paths: names of the traced arguments.
+        chains: how many chains `initial` may hold positions for; None when not known.
 
     Returns:
         `(spec, start)`: start is (1, dim) or (chains, dim), or None where `initial` is a function.
     """
-    del args, data
     if callable(target.initial) and not isinstance(target.initial, (np.ndarray, jax.Array)):
         try:
             with TRACE_LOCK:

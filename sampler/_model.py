@@ -227,7 +227,8 @@ def discover(model: Callable, name: str, args: tuple, data: Mapping[str, Any], z
         why = (
             "all of its sample sites are observed"
             if any(s["type"] == "sample" for s in sites.values())
-            else "it has no sample sites. A function that returns a log density goes into cm.LogDensity(fn, initial=...)"
+            else "it has no sample sites. A function that returns a log density goes into "
+            "cm.LogDensity(fn, initial=...)"
         )
         raise ModelError(f"model {name!r} has nothing to sample: {why}.")
     return Discovery(tuple(free), sites)

@@ -25,7 +25,8 @@ from ._options import flag, refuse_unknown, resolve_adaptation, resolve_kernel, 
 from ._programs import DRAW, WARMUP, Plan, programs_for, static_copy
 from ._progress import Snapshot, make_progress
 from ._run import Run, Timing
-from ._start import check_starts, start_values
+from ._start import start_values
+from ._start_checks import check_starts
 from ._target import Target, make_target
 
 
@@ -179,7 +180,8 @@ def sample(
             warmup_tally=warm_tally,
             timing=Timing(traced - begun, started - traced, warmed - started, ended - warmed),
         )
-        display.close(run.verdict.sentence if complete else f"interrupted; {run.verdict.sentence}")
+        sentence = str(run.verdict).splitlines()[0].rstrip(":")
+        display.close(sentence if complete else f"interrupted; {sentence}")
     if progress is False and not run.verdict.ok:
         _log.warning("%s", run.verdict)
     return run

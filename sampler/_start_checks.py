@@ -1,4 +1,4 @@
-"""What is wrong with a start: the chain, the site, its value, and whether prior, constraint or likelihood is at fault."""
+"""What is wrong with a start: the chain, the site, its value, and which term of the density is at fault."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,12 @@ from ._target import Target
 
 _LISTED = 4  # chains explained one by one
 _VALUES = 4  # sites whose values are shown
-_CULPRITS = {"prior": "the prior of", "jacobian": "the constraint (log Jacobian) of", "likelihood": "the likelihood of",
-             "factor": "the factor"}  # fmt: skip
+_CULPRITS = {
+    "prior": "the prior of",
+    "jacobian": "the constraint (log Jacobian) of",
+    "likelihood": "the likelihood of",
+    "factor": "the factor",
+}
 
 
 def check_starts(
@@ -46,11 +50,10 @@ def check_starts(
         return
     shown = bad[:_LISTED]
     values = _values(target, positions[shown])
-    reasons = [
-        f"chain {chain}: "
-        f"{_reason(target, total[chain], terms[chain], gradient[chain], {n: v[i] for n, v in values.items()})}"
-        for i, chain in enumerate(shown)
-    ]
+    reasons = []
+    for i, chain in enumerate(shown):
+        here = {name: value[i] for name, value in values.items()}
+        reasons.append(f"chain {chain}: {_reason(target, total[chain], terms[chain], gradient[chain], here)}")
     rest = f"\n  and chains {', '.join(map(str, bad[_LISTED:][:20]))} likewise" if bad.size > _LISTED else ""
     listing = "\n  ".join(reasons) + rest
     if len(bad) == len(total) and not fixed.all() and int(tries.max()) > 1:
@@ -117,7 +120,7 @@ def _observed_at(
 
 
 def _check_moving_supports(target: Target, terms: np.ndarray) -> None:
-    """A support that depends on the position, and a density that is finite outside of it: nothing would hold the chain."""
+    """Refuses a support that moves with the position while the density stays finite outside of it."""
     for i, term in enumerate(target.terms):
         if term.kind == "outside" and term.moving and (terms[:, i] > 0).any():
             chain = int(np.flatnonzero(terms[:, i] > 0)[0])

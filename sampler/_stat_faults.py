@@ -33,8 +33,8 @@ def step_size_fault(step_size: np.ndarray | None, tuned: bool) -> list[Finding]:
         else "The kernel is not tuned: give an adaptation, or another step size."
     )
     text = (
-        f"The step size of {name_chains(chains)} has collapsed or is no positive number ({', '.join(shown)}), "
-        f"so that the draws hardly move. {advice}"
+        f"The step size of {name_chains(chains)} has collapsed or is no positive number "
+        f"({', '.join(shown)}), so that the draws hardly move. {advice}"
     )
     return [Finding("step_size", text, chains)]
 
@@ -53,7 +53,7 @@ def divergence_faults(divergences: np.ndarray, stuck: Collection[int], tuned: bo
     if few:
         advice = "Nearly all are in few chains: see `concentrated`."
     elif tuned:
-        advice = "Draws near there are biased: raise target_accept, or reparametrise (a funnel: the non-centred form)."
+        advice = "Draws near there are biased: raise target_accept, or reparametrise (a funnel: non-centred)."
     else:
         advice = "The kernel is not tuned: give an adaptation, or a smaller step size."
     text = f"{count(total, 'divergence')} after warm-up: {join(counts)}. {advice}"
@@ -71,8 +71,8 @@ def divergence_faults(divergences: np.ndarray, stuck: Collection[int], tuned: bo
         text = (
             f"{sentence(name_chains(few))} {'has' if one else 'have'} "
             f"{100 * divergences[few].sum() / total:.0f} % of the divergences: {cause}. This speaks against "
-            f"{'this chain' if one else 'these chains'}, not for a hard posterior: start again with other initvals "
-            "or a longer warm-up before you raise target_accept."
+            f"{'this chain' if one else 'these chains'}, not for a hard posterior: start again with other "
+            "initvals or a longer warm-up before you raise target_accept."
         )
         found.append(Finding("concentrated", text, tuple(few)))
     return found
@@ -106,9 +106,9 @@ def depth_fault(stats: Mapping[str, np.ndarray], max_depth: int | None, tuned: b
         return []
     text = (
         f"Trees reach the depth limit{'' if max_depth is None else f' of {max_depth}'} in "
-        f"{100 * share[list(chains)].mean():.2g} % of the draws of {name_chains(chains)}: slow, and poorly mixed. "
-        f"{'Warm up longer' if tuned else 'Give an adaptation'}, reparametrise (parameters of very different scales, "
-        "or strongly correlated), or raise max_depth."
+        f"{100 * share[list(chains)].mean():.2g} % of the draws of {name_chains(chains)}: slow, and "
+        f"poorly mixed. {'Warm up longer' if tuned else 'Give an adaptation'}, reparametrise (parameters "
+        "of very different scales, or strongly correlated), or raise max_depth."
     )
     return [Finding("max_depth", text, chains)]
 
@@ -122,7 +122,7 @@ def energy_fault(energy: np.ndarray | None) -> tuple[np.ndarray | None, list[Fin
         return each, []
     chains = tuple(np.flatnonzero(each < BFMI_LIMIT).tolist())
     text = (
-        f"E-BFMI is below {BFMI_LIMIT} in {name_chains(chains)} (down to {each[list(chains)].min():.2g}): momentum draws "
-        "explore the energies slowly, as with heavy tails or a funnel. Reparametrise."
+        f"E-BFMI is below {BFMI_LIMIT} in {name_chains(chains)} (down to {each[list(chains)].min():.2g}): "
+        "momentum draws explore the energies slowly, as with heavy tails or a funnel. Reparametrise."
     )
     return each, [Finding("energy", text, chains)]

@@ -28,8 +28,10 @@ def from_pandas(
     import pandas as pd
 
     if isinstance(x, pd.DataFrame):
-        columns = [canonical(_column(x.iloc[:, i], f"column {name!r} of {path}"), f"column {name!r} of {path}")
-                   for i, name in enumerate(x.columns)]  # fmt: skip
+        columns = []
+        for i, name in enumerate(x.columns):
+            column = f"column {name!r} of {path}"
+            columns.append(canonical(_column(x.iloc[:, i], column), column))
         values = np.stack(columns, axis=1) if columns else np.zeros((len(x), 0), np.float32)
         return values, (_axis(x.index), _axis(x.columns))
     if isinstance(x, pd.Series):

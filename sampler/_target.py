@@ -91,13 +91,14 @@ class Target:
         return xp.concatenate([xp.ravel(x) for x in leaves]).astype(self.dtype)
 
     def observed(self) -> dict[str, np.ndarray]:
-        """Host values of the observed sites. Compiles only for values that the model computes from its arguments."""
+        """Host values of the observed sites. Compiles only for values that the model computes from data."""
         return self._full.values(self._full.observed, self.traced)
 
     def constants(self) -> dict[str, np.ndarray]:
         """Traced arguments that are not the value of an observed site, by their names."""
-        return {n: np.asarray(x) for i, (n, x) in enumerate(zip(self._full.argument_names, self.traced, strict=True))
-                if i not in self._full.observed_arguments}  # fmt: skip
+        observed = self._full.observed_arguments
+        named = enumerate(zip(self._full.argument_names, self.traced, strict=True))
+        return {name: np.asarray(x) for i, (name, x) in named if i not in observed}
 
     @property
     def site_kinds(self) -> dict[str, str]:
@@ -156,8 +157,8 @@ class _Full:
 
 def make_target(
     target: Any,
-    args: Sequence[Any] = (),
-    data: Mapping[str, Any] | None = None,
+    args: Any = (),
+    data: Any = None,
     *,
     dims: Dims | None = None,
     coords: Mapping[str, Any] | None = None,
@@ -190,7 +191,7 @@ def make_target(
     avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs.traced]
     with TRACE_LOCK, matmul_precision():
         if is_density:
-            name, free, full, spec, initial = _trace_log_density(target, inputs, avals, args, data, chains)
+            name, free, full, spec, initial = _trace_log_density(target, inputs, avals, chains)
             plates: dict[str, tuple[str | None, ...]] = {}
             dims = {**(target.dims or {}), **(dims or {})}
             coords = {**(target.coords or {}), **(coords or {})}
@@ -260,9 +261,9 @@ def _trace_model(
 
 
 def _trace_log_density(
-    target: LogDensity, inputs: ModelInputs, avals: Sequence[Any], args: Any, data: Any, chains: int | None
+    target: LogDensity, inputs: ModelInputs, avals: Sequence[Any], chains: int | None
 ) -> tuple[str, tuple[FreeSite, ...], _Full, PositionSpec, Any]:
-    spec, start = position_spec(target, args, data, avals, chains, inputs.rebuild, inputs.paths)
+    spec, start = position_spec(target, avals, inputs.rebuild, chains)
     names: list[str] = []
 
     def chainmesh_trace(z, *leaves):
@@ -309,7 +310,7 @@ def _chosen(sites: Mapping[str, int], var_names: Sequence[str] | str | None, ful
 
 
 def argument_names(paths: Sequence[str], fn: Callable, skip: int) -> tuple[str, ...]:
-    """A flat name for each traced argument: `data['a']['b']` is "a.b"; positional ones take their parameter's name."""
+    """Flat names of traced arguments: `data['a']['b']` is "a.b"; `args[0]` takes its parameter's name."""
     try:
         parameters = [
             p.name
@@ -338,7 +339,7 @@ def moving_vars(jaxpr: Any) -> set[Any]:
 
 
 def project(closed: jex.ClosedJaxpr, outputs: Sequence[int]) -> jex.ClosedJaxpr:
-    """The same computation with some of its outputs only, all of its inputs, and nothing that they do not need."""
+    """The same computation with some outputs only, all inputs, and nothing that those outputs do not need."""
     wanted = set(outputs)
     keep = [i in wanted for i in range(len(closed.jaxpr.outvars))]
     jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, keep, True)

@@ -3,16 +3,16 @@
 The rules (those on single chains are stated in `_chain_faults`, those on statistics in `_stat_faults`):
 
 - rhat: a scalar's R-hat is above 1.01, and above what agreeing chains pass in one run of a thousand. For
-  half-chains of n draws with autocorrelation time t, R-hat^2 = 1 + (t F - 1) / n, where F follows Fisher's law with
-  2 chains - 1 and 2 chains (n / t - 1) degrees of freedom; its quantile at 1 - 1e-3 / (2 scalars) is taken. t is
-  estimated within chains, so that chains that disagree do not excuse themselves, and is cut such that 100 effective
-  draws a chain remain (20 in runs below 200 draws a chain): a scalar with fewer is not excused.
-  The bare 1.01 blames most clean runs of 4 chains of 100 draws, and a third of those of 4 chains of 1000 with an
-  effective sample size of 200 a chain.
+  half-chains of n draws with autocorrelation time t, R-hat^2 = 1 + (t F - 1) / n, where F follows Fisher's
+  law with 2 chains - 1 and 2 chains (n / t - 1) degrees of freedom; its quantile at 1 - 1e-3 / (2 scalars)
+  is taken. t is estimated within chains, so that chains that disagree do not excuse themselves, and is cut
+  such that 100 effective draws a chain remain (20 in runs below 200 draws a chain): a scalar with fewer is
+  not excused. The bare 1.01 blames most clean runs of 4 chains of 100 draws, and a third of those of 4
+  chains of 1000 with an effective sample size of 200 a chain.
 - ess: a scalar's bulk or tail effective sample size is below 100 a chain. Judged from 200 draws a chain on.
 
-On clean runs (stationary autoregressive chains, 2 to 64 of them, 10 to 20 scalars, 200 to 1000 effective draws a
-chain) rhat spoke up FALSE_RHAT, and nothing else ever did.
+On clean runs (stationary autoregressive chains, 2 to 64 of them, 10 to 20 scalars, 200 to 1000 effective
+draws a chain) rhat spoke up FALSE_RHAT, and nothing else ever did.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -98,7 +98,8 @@ class Verdict:
         if not np.isnan(self.min_ess_bulk):
             figures.append(f"ESS at least {self.min_ess_bulk:.0f} bulk, {self.min_ess_tail:.0f} tail")
         what = "Nothing wrong found" if self.ok else count(len(self.findings), "finding")
-        head = f"{what} in {run}{f' ({"; ".join(figures)})' if figures else ''}{'.' if self.ok else ':'}"
+        shown = f" ({'; '.join(figures)})" if figures else ""
+        head = f"{what} in {run}{shown}{'.' if self.ok else ':'}"
         lines = [f"  - {finding}" for finding in self.findings] + [f"  note: {note}" for note in self.notes]
         return "\n".join([head, *lines])
 
@@ -171,8 +172,8 @@ def _nan_fault(arrays: Mapping[str, np.ndarray]) -> tuple[set[int], list[Finding
         return chains, []
     text = (
         f"{sentence(name_chains(chains))} {'has' if len(chains) == 1 else 'have'} NaN or infinite draws in "
-        f"{name_sites(sites)}, whose diagnostics are left out. Look for a log, square root, exponential or division "
-        "at the edge of its domain, and for float32 overflow."
+        f"{name_sites(sites)}, whose diagnostics are left out. Look for a log, square root, exponential "
+        "or division at the edge of its domain, and for float32 overflow."
     )
     return chains, [Finding("nan", text, tuple(sorted(chains)), tuple(sites))]
 
@@ -186,8 +187,9 @@ def _stuck_fault(stuck: Mapping[int, str]) -> list[Finding]:
         ways = {how: [chain for chain in stuck if stuck[chain] == how] for how in stuck.values()}
         what = join([f"{name_chains(chains)} {how}" for how, chains in ways.items()])
     text = (
-        f"{sentence(what)}. Such draws are no sample of the posterior. Start again with other initvals or a longer "
-        "warm-up; where it happens again, look for a spike, a flat or a NaN gradient of the log density there."
+        f"{sentence(what)}. Such draws are no sample of the posterior. Start again with other initvals or "
+        "a longer warm-up; where it happens again, look for a spike, a flat or a NaN gradient of the log "
+        "density there."
     )
     return [Finding("stuck", text, tuple(stuck))]
 
@@ -199,8 +201,8 @@ def _duplicate_fault(groups: Sequence[tuple[int, ...]]) -> list[Finding]:
     if len(groups) > 4:
         shown.append(count(len(groups) - 4, "more group"))
     text = (
-        f"{sentence(join(shown))} are equal, draw for draw, and count as one. Give each chain a key of its own; "
-        "`chain_keys` does."
+        f"{sentence(join(shown))} are equal, draw for draw, and count as one. Give each chain a key of "
+        "its own; `chain_keys` does."
     )
     return [Finding("duplicate", text, tuple(sorted({chain for group in groups for chain in group})))]
 
@@ -227,9 +229,9 @@ def _far_fault(far: Far) -> Finding:
     if far.lower is not None and len(others) == 1:
         weight = f", mean lp {abs(far.lower):.3g} {'lower' if far.lower > 0 else 'higher'}"
     text = (
-        f"{sentence(what)} ({name_sites(far.sites)}: {apart}{weight}). Chains that do not meet say nothing on how "
-        "much each place weighs: start from better initvals, identify the model (an order, a sign), or use a kernel "
-        "that jumps between modes."
+        f"{sentence(what)} ({name_sites(far.sites)}: {apart}{weight}). Chains that do not meet say "
+        "nothing on how much each place weighs: start from better initvals, identify the model (an "
+        "order, a sign), or use a kernel that jumps between modes."
     )
     return Finding("far", text, far.chains, far.sites)
 
@@ -262,7 +264,8 @@ def _mixing_faults(table: Diagnostics, culprits: Collection[int], notes: list[st
             found.append(Finding("rhat", text, (), sites))
     if table.n_draws < MIN_DRAWS_ESS:
         notes.append(
-            f"Effective sample sizes are not judged: {ESS_PER_CHAIN} a chain take {MIN_DRAWS_ESS} draws a chain or more."
+            f"Effective sample sizes are not judged: {ESS_PER_CHAIN} a chain take {MIN_DRAWS_ESS} draws a "
+            "chain or more."
         )
         return found
     least = np.minimum(table.ess_bulk, table.ess_tail)
@@ -272,9 +275,9 @@ def _mixing_faults(table: Diagnostics, culprits: Collection[int], notes: list[st
     if len(low):
         sites = tuple(table.name(int(i)) for i in low)
         text = (
-            f"The effective sample size is {table.ess_bulk[low[0]]:.0f} bulk and {table.ess_tail[low[0]]:.0f} tail for "
-            f"{name_sites(sites)}, below {limit} (100 a chain): means, quantiles and R-hat are not to be relied on. "
-            "Draw more, or reparametrise."
+            f"The effective sample size is {table.ess_bulk[low[0]]:.0f} bulk and "
+            f"{table.ess_tail[low[0]]:.0f} tail for {name_sites(sites)}, below {limit} (100 a chain): "
+            "means, quantiles and R-hat are not to be relied on. Draw more, or reparametrise."
         )
         found.append(Finding("ess", text, (), sites))
     return found
@@ -292,5 +295,6 @@ def rhat_limits(table: Diagnostics, scalars: np.ndarray) -> np.ndarray:
     n, halves = table.n_draws // 2, 2 * table.n_chains
     least = (ESS_PER_CHAIN if table.n_draws >= MIN_DRAWS_ESS else 20) / 2
     time = np.clip(np.nan_to_num(table.tau[scalars], nan=1.0), 1.0, max(1.0, n / least))
+    time = np.minimum(time * (1 + 2 * time / n), n / 2)  # short chains show too little of it
     ratio = fdtri(halves - 1.0, halves * (n / time - 1), 1 - FALSE_ALARMS / (2 * len(scalars)))
-    return np.maximum(RHAT_LIMIT, np.sqrt(1 + (time * ratio - 1) / n))
+    return np.maximum(RHAT_LIMIT, np.sqrt(1 - 1 / n + time * ratio / (n + 1 - time)))

@@ -1,14 +1,16 @@
 """NumPyro models of reference posteriors: real data, known answers.
 
-A case knows its model, how a reference file's data become the model's arguments, and how draws become the reference's parameters:
+A case knows its model, how a reference file's data become the model's arguments, and how draws become the
+reference's parameters:
 
     case = CASES["arK"]
     data = case.load(reference["data"])
     ... draw from case.model(**data) ...
-    rows = compare(reference, case.report(posterior))
+    assert not compare(reference, case.report(posterior))
 
-A reference is a dict with the keys data and parameters; zoo_figures.py carries a few, a folder of JSON files the rest. The densities are those of
-the references, term by term; constants in the parameters may differ. Nothing here draws.
+A reference is a dict with the keys data and parameters; zoo_figures.py carries a few, a folder of JSON
+files the rest. The densities are those of the references, term by term; constants in the parameters may
+differ. Nothing here draws.
 
 What float32 costs, case by case, is in Case.note; needs_x64 marks the one that cannot do without float64.
 """
@@ -31,7 +33,7 @@ class Case:
     """A posterior with a reference.
 
     Attributes:
-        name: of the case; the reference's own, or that with a suffix for another parametrisation of the same posterior.
+        name: of the case; the reference's own, with a suffix for another parametrisation of it.
         model: NumPyro model, called as model(**data).
         load: reference["data"] -> data, a dict of NumPy arrays, floats and (static) ints.
         names: the sites that the reference reports.
@@ -67,7 +69,7 @@ def _array(values: Any) -> np.ndarray:
     return np.asarray(values, np.float64)
 
 
-# Hierarchical ----------------------------------------------------------------------------------------------------------------
+# Hierarchical ------------------------------------------------------------------------------------
 
 
 def eight_schools_centered(y, sigma):
@@ -118,7 +120,7 @@ def _load_radon(data):
     }
 
 
-# Linear and logistic regression ----------------------------------------------------------------------------------------------
+# Linear and logistic regression ------------------------------------------------------------------
 
 
 def linear_flat(X, y):
@@ -128,7 +130,7 @@ def linear_flat(X, y):
 
 
 def linear_flat_qr(Q, R_inverse, y):
-    # beta is flat, and beta = R_inverse b is linear: b is flat as well, and the posterior of beta is the same.
+    # beta is flat and beta = R_inverse b is linear: b is flat as well, the posterior of beta the same.
     b = numpyro.sample("b", _flat(Q.shape[1]))
     numpyro.deterministic("beta", R_inverse @ b)
     sigma = numpyro.sample("sigma", _flat_scale())
@@ -162,7 +164,7 @@ def kilpisjarvi(x, y, alpha_mean, alpha_sd, beta_mean, beta_sd):
 
 
 def kilpisjarvi_centred(u, y, x_mean, x_sd, alpha_mean, alpha_sd, beta_mean, beta_sd):
-    # (level, slope) -> (alpha, beta) is linear, its determinant constant: the priors on (alpha, beta) enter as they are.
+    # (level, slope) -> (alpha, beta) is linear, its determinant constant: the priors enter as they are.
     level = numpyro.sample("level", dist.ImproperUniform(constraints.real, (), ()))
     slope = numpyro.sample("slope", dist.ImproperUniform(constraints.real, (), ()))
     beta = numpyro.deterministic("beta", slope / x_sd)
@@ -277,7 +279,7 @@ def _load_dogs(data):
     return {"avoided": _array(np.arange(y.shape[1]) - shocked), "shocked": _array(shocked), "y": y}
 
 
-# Time series -----------------------------------------------------------------------------------------------------------------
+# Time series -------------------------------------------------------------------------------------
 
 
 def brownian_unknown_scales(observed, times, n_times):
@@ -290,14 +292,18 @@ def brownian_unknown_scales(observed, times, n_times):
 def _load_brownian(data):
     times = [t for t, value in enumerate(data["observed_locs"]) if value is not None]
     observed = [data["observed_locs"][t] for t in times]
-    return {"observed": _array(observed), "times": np.asarray(times, np.int32), "n_times": len(data["observed_locs"])}
+    return {
+        "observed": _array(observed),
+        "times": np.asarray(times, np.int32),
+        "n_times": len(data["observed_locs"]),
+    }
 
 
 def garch11(y, first_sd):
     mu = numpyro.sample("mu", dist.ImproperUniform(constraints.real, (), ()))
     alpha0 = numpyro.sample("alpha0", _flat_scale())
     alpha1 = numpyro.sample("alpha1", dist.Uniform(0.0, 1.0))
-    # The prior is flat over the triangle; Uniform divides by its length, which is taken back. The support depends on alpha1.
+    # The prior is flat over the triangle; Uniform divides by its length, which is taken back.
     beta1 = numpyro.sample("beta1", dist.Uniform(0.0, 1.0 - alpha1))
     numpyro.factor("flat_triangle", jnp.log1p(-alpha1))
 
@@ -337,7 +343,8 @@ def _load_y(data):
 def log_lotka_volterra(theta, log_start, spans, substeps=12):
     """Logarithms of prey and predator after each span of time, by RK4 with fixed steps of the logarithms.
 
-    The logarithms keep both positive, and their equations are milder: (log u)' = t1 - t2 v, (log v)' = -t3 + t4 u.
+    The logarithms keep both positive, and their equations are milder:
+    (log u)' = t1 - t2 v, (log v)' = -t3 + t4 u.
 
     Args:
         theta: the four rates, all positive.
@@ -369,7 +376,9 @@ def log_lotka_volterra(theta, log_start, spans, substeps=12):
 
 
 def lotka_volterra(spans, y_init, y):
-    rates = dist.TruncatedNormal(jnp.array([1.0, 0.05, 1.0, 0.05]), jnp.array([0.5, 0.05, 0.5, 0.05]), low=0.0)
+    rates = dist.TruncatedNormal(
+        jnp.array([1.0, 0.05, 1.0, 0.05]), jnp.array([0.5, 0.05, 0.5, 0.05]), low=0.0
+    )
     theta = numpyro.sample("theta", rates.to_event(1))
     z_init = numpyro.sample("z_init", dist.LogNormal(jnp.log(10.0), 1.0).expand([2]).to_event(1))
     sigma = numpyro.sample("sigma", dist.LogNormal(-1.0, 1.0).expand([2]).to_event(1))
@@ -383,7 +392,7 @@ def _load_lotka_volterra(data):
     return {"spans": spans, "y_init": _array(data["y_init"]), "y": _array(data["y"])}
 
 
-# Other -----------------------------------------------------------------------------------------------------------------------
+# Other -------------------------------------------------------------------------------------------
 
 
 def gp_pois_regr(x, k):
@@ -408,7 +417,7 @@ def low_dim_gauss_mix(y):
     numpyro.sample("y", dist.MixtureSameFamily(weights, dist.Normal(mu, sigma)), obs=y)
 
 
-# The cases -------------------------------------------------------------------------------------------------------------------
+# The cases ---------------------------------------------------------------------------------------
 
 _SCHOOLS = ("theta", "mu", "tau")
 _LINEAR = ("beta", "sigma")
@@ -439,7 +448,9 @@ CASES: dict[str, Case] = {
         _case("logearn_height_male", linear_flat, _load_design(_design_logearn), _LINEAR),
         _case("logearn_height_male", linear_flat_qr, _load_qr(_design_logearn), _LINEAR, variant="_qr"),
         _case("kilpisjarvi", kilpisjarvi, _load_kilpisjarvi, _KILPISJARVI),
-        _case("kilpisjarvi", kilpisjarvi_centred, _load_kilpisjarvi_centred, _KILPISJARVI, variant="_centred"),
+        _case(
+            "kilpisjarvi", kilpisjarvi_centred, _load_kilpisjarvi_centred, _KILPISJARVI, variant="_centred"
+        ),
         _case("german_credit_logistic", german_credit, _load_german_credit, ("weights",)),
         _case("radon_mn_contextual", radon, _load_radon, _RADON),
         _case("brownian_unknown_scales", brownian_unknown_scales, _load_brownian, _BROWNIAN),
@@ -450,3 +461,51 @@ CASES: dict[str, Case] = {
         _case("low_dim_gauss_mix", low_dim_gauss_mix, _load_y, ("mu", "sigma", "theta")),
     )
 }
+
+
+# Judging -----------------------------------------------------------------------------------------
+
+
+def compare(
+    reference: Mapping[str, Any],
+    draws: Mapping[str, np.ndarray],
+    *,
+    z_max: float = 5.0,
+    sd_range: tuple[float, float] = (0.85, 1.15),
+    min_ess: float = 200.0,
+) -> dict[str, str]:
+    """What disagrees with the reference: parameter -> why; empty when all agree.
+
+    A mean may be off by z_max standard errors of both sides: for a correct sampler, a false alarm of 6e-7 a
+    parameter at 5. The sd may leave its range by three of its own standard errors. Too small an effective
+    sample is reported too: a stuck chain must not pass on its huge error.
+
+    Args:
+        reference: dict with parameters, name[i,j] -> {mean, sd, mcse_mean, exact_mean, exact_sd, ...};
+            exact figures win. Indices from 1.
+        draws: what Case.report gives, (chain, draw, ...).
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz as az
+
+    wrong = {}
+    for name, known in reference["parameters"].items():
+        site, _, index = name.partition("[")
+        at = tuple(int(i) - 1 for i in index[:-1].split(",")) if index else ()
+        x = np.asarray(draws[site], np.float64)[(slice(None), slice(None), *at)]
+        if not np.isfinite(x).all():
+            wrong[name] = "not finite"
+            continue
+        exact = known.get("exact_mean") is not None
+        mean, sd = (known["exact_mean"], known["exact_sd"]) if exact else (known["mean"], known["sd"])
+        ess = float(az.ess(x, method="mean"))
+        z = (x.mean() - mean) / np.hypot(x.std() / np.sqrt(ess), 0.0 if exact else known["mcse_mean"])
+        ratio, slack = x.std() / sd, 3.0 * float(az.mcse(x, method="sd")) / sd
+        if not ess >= min_ess:
+            wrong[name] = f"effective sample of {ess:.0f}"
+        elif abs(z) > z_max:
+            wrong[name] = f"mean {x.mean():.5g}, reference {mean:.5g}: {z:.1f} standard errors"
+        elif not sd_range[0] - slack < ratio < sd_range[1] + slack:
+            wrong[name] = f"sd is {ratio:.3f} times the reference's"
+    return wrong

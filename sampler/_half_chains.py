@@ -146,8 +146,8 @@ def autocorrelation(
     tau = _geyer(_Covariance(rows, layout), source, within[source], total, n)
     effective = layout.kept / np.maximum(tau[: len(rows)], 1 / np.log10(layout.kept))
     tau = tau[len(rows) :]
-    # Centred half-chains lack the variance tau / n of their means, and look less correlated than they are. That is
-    # put right where it matters: for the limit of an R-hat above 1.01.
+    # Centred half-chains lack the variance tau / n of their means, and look less correlated than they are.
+    # That is put right where it matters: for the limit of an R-hat above 1.01.
     doubtful = bulk[(rhat > 1.01) & (tau > 0)]
     if len(doubtful):
         missing = 1 - np.minimum(tau[doubtful] / n, 0.5)
@@ -159,7 +159,7 @@ def autocorrelation(
 
 
 class _Covariance:
-    """Autocovariance of centred rows at a lag, averaged over half-chains; from the width of the gap on by FFT."""
+    """Autocovariance of centred rows at a lag, mean over half-chains; past the width of the gap by FFT."""
 
     def __init__(self, rows: np.ndarray, layout: Layout):
         self.rows, self.layout = rows, layout

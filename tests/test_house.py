@@ -13,8 +13,9 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-import chainmesh
 import pytest
+
+import chainmesh
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("sampler", "kernels", "sharding")

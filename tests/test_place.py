@@ -56,7 +56,7 @@ def test_keys_hang_on_the_chain_number_only():
         np.testing.assert_array_equal(gather(keys, 6), want)
         if mesh is not None:
             assert len(keys.sharding.device_set) == mesh.shape["chain"]
-                assert len(keys) % mesh.shape["chain"] == 0
+            assert len(keys) % mesh.shape["chain"] == 0
     assert len(np.unique(gather(chain_keys(0, 64, MESH())), axis=0)) == 64
 
 

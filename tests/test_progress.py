@@ -11,6 +11,7 @@ import types
 import warnings
 
 import pytest
+
 from chainmesh._errors import OptionError
 from chainmesh.sampler import _progress
 from chainmesh.sampler._progress import Snapshot, make_progress
@@ -355,6 +356,7 @@ def test_a_saved_notebook_keeps_the_last_state(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     (cell,) = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    assert len(cell.outputs) == 1, cell.outputs
     (output,) = cell.outputs
     assert output.output_type == "display_data"
     assert (

@@ -332,7 +332,7 @@ def bad_param(y):
 
 
 def bad_mutable(y):
-    numpyro.mutable("count", {"n": 0})
+    numpyro.primitives.mutable("count", {"n": 0})
     numpyro.sample("m", dist.Normal(0, 1))
 
 
@@ -397,7 +397,7 @@ def bad_boolean_index(y):
         (bad_discrete, ["'k'", "'which'", "DiscreteHMCGibbs", "MixedHMC"]),
         (bad_subsample, ["'N'", "subsample", "HMCECS"]),
         (bad_param, ["'loc'", "numpyro.param", "numpyro.sample"]),
-        (bad_mutable, ["'count'", "numpyro.mutable"]),
+        (bad_mutable, ["'count'", "mutable"]),
         (bad_key, ["prng_key"]),
         (bad_duplicate, ["two sites", "'m'"]),
         (bad_delta, ["'d'", "numpyro.deterministic"]),

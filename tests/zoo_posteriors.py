@@ -15,9 +15,11 @@ differ. Nothing here draws.
 What float32 costs, case by case, is in Case.note; needs_x64 marks the one that cannot do without float64.
 """
 
+import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,6 +28,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
+from zoo_figures import FIGURES
 
 
 @dataclass(frozen=True)
@@ -461,6 +464,12 @@ CASES: dict[str, Case] = {
         _case("low_dim_gauss_mix", low_dim_gauss_mix, _load_y, ("mu", "sigma", "theta")),
     )
 }
+
+
+def references() -> dict[str, dict[str, Any]]:
+    """References by name: those of zoo_figures.py, and the JSON files of shared/posteriors where it is there."""
+    folder = Path(__file__).resolve().parents[2] / "shared" / "posteriors"
+    return FIGURES | {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
 
 
 # Judging -----------------------------------------------------------------------------------------

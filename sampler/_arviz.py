@@ -68,7 +68,10 @@ def to_arviz(
         "warmup_sample_stats": _arrays(warmup_sample_stats),
     }
     sites = _unique(dict.fromkeys(name for group in groups.values() for name in group), _site_name)
-    named = {name: _dims(name, groups, (dims or {}).get(name, ())) for name in sites}
+    given = dict(dims or {})
+    for name in [name for name in given if name not in sites]:
+        given |= {f"{name}_real": given[name], f"{name}_imag": given[name]}  # a complex site is two
+    named = {name: _dims(name, new, groups, given.get(name, ())) for name, new in sites.items()}
     # a dimension may not be called like a variable: xarray would take the variable for its labels
     taken = {*SAMPLE_DIMS, *sites.values()}
     every = dict.fromkeys(dim for each in named.values() for dim in each)
@@ -87,7 +90,7 @@ def _container(datasets: dict[str, Any], attrs: dict[str, Any]) -> Any:
     """The one place that knows which ArviZ is installed."""
     import arviz
 
-    if hasattr(arviz, "InferenceData"):
+    if int(arviz.__version__.split(".")[0]) == 0:
         return arviz.InferenceData(attrs=attrs, **datasets)
     import xarray
 
@@ -102,9 +105,7 @@ def _arrays(values: Mapping[str, Any] | None) -> dict[str, np.ndarray]:
     for name, value in (values or {}).items():
         if value is None:
             continue
-        if isinstance(value, np.ma.MaskedArray):
-            value = value.filled(np.nan) if value.dtype.kind == "f" else value.astype(float).filled(np.nan)
-        array = np.asarray(value)
+        array = np.ma.filled(np.ma.asarray(value, float), np.nan) if np.ma.isMA(value) else np.asarray(value)
         if array.dtype.kind == "V" or array.dtype == np.float16:  # bfloat16 and its like
             array = array.astype(np.float32)
         elif array.dtype == np.longdouble and array.dtype != np.float64:
@@ -145,13 +146,14 @@ def _dim_name(name: str, taken: set[str]) -> str:
 
 
 def _legal(name: str) -> str:
-    """A name that netCDF accepts: no "/" and no control characters, a letter, digit or "_" first, no blank last."""
+    """A name that netCDF accepts: no "/" or control characters, first a letter, digit or "_", no blank last."""
     legal = re.sub(r"[/\x00-\x1f\x7f]", ".", str(name)).rstrip()
     return legal if legal and (legal[0].isalnum() or legal[0] == "_") else f"_{legal.lstrip()}"
 
 
-def _dims(name: str, groups: Mapping[str, Mapping[str, np.ndarray]], given: Sequence[str | None]) ->
-list[str]:
+def _dims(
+    name: str, new: str, groups: Mapping[str, Mapping[str, np.ndarray]], given: Sequence[str | None]
+) -> list[str]:
     """Names of the event axes of a site."""
     given = [given] if isinstance(given, str) else list(given)
     for group, arrays in groups.items():
@@ -160,8 +162,8 @@ list[str]:
         skip = 0 if group.endswith("data") else len(SAMPLE_DIMS)
         ndim = arrays[name].ndim - skip
         if ndim < 0:
-            raise InputError(f"{name!r} in {group} has shape {arrays[name].shape}: draws need a chain and a
-            draw axis.")
+            shape = arrays[name].shape
+            raise InputError(f"{name!r} in {group} has shape {shape}: draws need a chain and a draw axis.")
         if len(given) > ndim:
             raise InputError(
                 f"`dims` names {len(given)} axes of {name!r} ({', '.join(map(str, given))}), which has "
@@ -173,7 +175,7 @@ list[str]:
         if name in arrays
     )
     given += [None] * (widest - len(given))
-    return [f"{name}_dim_{i}" if dim is None else str(dim) for i, dim in enumerate(given)]
+    return [f"{new}_dim_{i}" if dim is None else str(dim) for i, dim in enumerate(given)]
 
 
 def _labels(dim: str, values: Any) -> np.ndarray:
@@ -203,6 +205,8 @@ def _dataset(
     for name, array in arrays.items():
         event = [renamed[dim] for dim in named[name]][: array.ndim - (len(SAMPLE_DIMS) if sampled else 0)]
         axes = [*(SAMPLE_DIMS if sampled else ()), *event]
+        if len(set(axes)) < len(axes):
+            raise InputError(f"`dims` of {name!r} uses one name for two axes: {', '.join(axes)}.")
         for axis, length in zip(axes, array.shape, strict=True):
             known, other = lengths.setdefault(axis, (length, name))
             if known != length:
@@ -210,15 +214,14 @@ def _dataset(
                     f"Dimension {axis!r} is {known} long in {other!r} and {length} long in {name!r} "
                     f"({group}): give them different names in `dims`."
                 )
-        if len(set(axes)) < len(axes):
-            raise InputError(f"`dims` of {name!r} uses one name for two axes: {', '.join(axes)}.")
         variables[sites[name]] = (axes, array)
     coords = {}
     for axis, (length, name) in lengths.items():
         along = labels.get(axis, np.arange(length))
         if len(along) != length:
-            raise InputError(f"`coords` of {axis!r} has {len(along)} labels; {name!r} is {length} long
-            there.")
+            raise InputError(
+                f"`coords` of {axis!r} has {len(along)} labels, where {name!r} is {length} long."
+            )
         coords[axis] = along
     return xarray.Dataset(variables, coords=coords, attrs=dict(attrs))
 

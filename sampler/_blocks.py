@@ -80,7 +80,9 @@ class Pace:
 class Blocks:
     """A run's programs with their arguments on the mesh."""
 
-    def __init__(self, plan: Plan, programs: Programs, mesh: Mesh, key: jax.Array, consts: Any, traced: Any) -> None:
+    def __init__(
+        self, plan: Plan, programs: Programs, mesh: Mesh, key: jax.Array, consts: Any, traced: Any
+    ) -> None:
         self._plan = plan
         self._programs = programs
         self._mesh = mesh
@@ -115,7 +117,9 @@ class Blocks:
         with COLLECTIVES:
             yield wait
 
-    def start(self, params: Any, target_accept: float, values: np.ndarray, fixed: np.ndarray) -> tuple[Chainwork, dict]:
+    def start(
+        self, params: Any, target_accept: float, values: np.ndarray, fixed: np.ndarray
+    ) -> tuple[Chainwork, dict]:
         """Start the chains; the second result is what the host checks, per chain without padding."""
         target = self._everywhere(np.asarray(target_accept, self._plan.dtype))
         params = place(params, self._mesh, P())
@@ -135,7 +139,9 @@ class Blocks:
             out = self._dispatch(work, DRAW, 0, 0, 1)
             ready(out)
 
-    def _dispatch(self, work: Chainwork, phase: int, start: int, n: int, thin: int, constrain: bool = True) -> Any:
+    def _dispatch(
+        self, work: Chainwork, phase: int, start: int, n: int, thin: int, constrain: bool = True
+    ) -> Any:
         carry, rows = self._programs.draw(
             self._root, self._number(phase), self._consts, self._traced, work.params, work.carry,
             self._number(start), self._number(n), self._number(thin), self._count,
@@ -144,7 +150,9 @@ class Blocks:
         return carry, rows, sites
 
     def _constrained(self, rows: Any, n: int) -> Any:
-        return self._programs.constrain(self._consts_of_constrain, self._traced, rows.position, self._number(n))
+        return self._programs.constrain(
+            self._consts_of_constrain, self._traced, rows.position, self._number(n)
+        )
 
     def bind_constrain(self, consts: Any, names: tuple[str, ...]) -> None:
         """Constants of the constrain jaxpr, and the names of its outputs."""
@@ -243,7 +251,9 @@ class Blocks:
                 watch.show(label, (work.warmed if phase == WARMUP else work.drawn) * thin, tally, work.params)
                 if watch.interrupt.requested and (block is not None or issued < draws):
                     if block is not None:
-                        wait(block[0][0])  # the session must not go on while the devices are busy with what is dropped
+                        wait(
+                            block[0][0]
+                        )  # the session must not go on while the devices are busy with what is dropped
                     return False
             pending = block
         return True
@@ -252,7 +262,9 @@ class Blocks:
 class Watch:
     """What the loop shows of itself, and what stops it."""
 
-    def __init__(self, progress: Progress, interrupt: Interrupt, chains: int, devices: int, totals: dict[str, int]):
+    def __init__(
+        self, progress: Progress, interrupt: Interrupt, chains: int, devices: int, totals: dict[str, int]
+    ):
         self.interrupt = interrupt
         self._progress = progress
         self._chains, self._devices, self._totals = chains, devices, totals
@@ -285,5 +297,3 @@ class Watch:
                 step_size=step,
             )
         )
-
-

@@ -23,8 +23,14 @@ class Far(NamedTuple):
 
     @property
     def chains(self) -> tuple[int, ...]:
-        """The chains outside the main group."""
-        return tuple(sorted(chain for group in self.groups[1:] for chain in group))
+        """The chains outside the main group; all, where each of three or more is in a place of its own."""
+        first = 0 if self.scattered else 1
+        return tuple(sorted(chain for group in self.groups[first:] for chain in group))
+
+    @property
+    def scattered(self) -> bool:
+        """Whether no two chains sample one place, of three chains or more."""
+        return len(self.groups) > 2 and all(len(group) == 1 for group in self.groups)
 
 
 def moves(arrays: Mapping[str, np.ndarray], table: Diagnostics, lp: np.ndarray | None) -> np.ndarray | None:

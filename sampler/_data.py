@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+
 from chainmesh._errors import DataError
 
 from ._rounding import rounding_losses
@@ -247,7 +248,8 @@ def _round_floats(x: np.ndarray, path: str, losses: list[str]) -> np.ndarray:
     with np.errstate(over="ignore"):
         rounded = x.astype(target)
     if x.dtype.itemsize == 8 and x.ndim:
-        overflow = np.isinf(rounded) & np.isfinite(x)
+        infinite = np.isinf(rounded)
+        overflow = infinite & np.isfinite(x) if infinite.any() else infinite
         if overflow.any():
             raise DataError(
                 f"{path} holds {x[overflow][0]:.6g}, which float32 cannot hold: rescale, or set "

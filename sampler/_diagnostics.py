@@ -291,7 +291,7 @@ def _mixing(
     level = np.zeros((4, len(values)), bool)  # series that never change
     for row, (order, each) in enumerate(zip(orders, ranked, strict=True)):
         level[0, row], folded[row] = rank(order, each, layout, scores[row])
-    series = np.zeros((4, len(values), layout.length))
+    series = np.zeros((4, len(values), layout.width))
     layout.put(series[0], scores.reshape(values.shape))
     layout.put(series[1], values)
     layout.put(series[2], values <= q05[:, None, None])

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from chainmesh._errors import InputError
 
 from ._sites import nearest
@@ -84,7 +85,9 @@ def resolve_dims(
                 continue
             if chosen[name].index(dim) < i:
                 if name in (dims or {}):
-                    raise InputError(f"`dims[{name!r}]` has {dim!r} twice: each axis needs a name of its own.")
+                    raise InputError(
+                        f"`dims[{name!r}]` has {dim!r} twice: each axis needs a name of its own."
+                    )
                 chosen[name][i] = None
             elif sizes.setdefault(dim, (size, name))[0] != size:
                 if name in strong:

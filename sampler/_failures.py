@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 import numpyro
+
 from chainmesh._errors import ChainmeshError, ModelError
 
 _CONCRETE = (

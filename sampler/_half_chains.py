@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+PIECE = 8192  # values per call of BLAS, which would start threads for longer products, and wait for them
+
 
 class Layout(NamedTuple):
     """How the half-chains of one scalar lie in a row: (chain, half, n + gap), zeros in the gaps."""
@@ -22,6 +24,21 @@ class Layout(NamedTuple):
         return 2 * self.n_chains * (self.n + self.gap)
 
     @property
+    def width(self) -> int:
+        """Length of a row with zeros after it, for products with what lies up to a gap further on, in pieces."""
+        return -(-self.length // self.pieces) * self.pieces + self.gap
+
+    @property
+    def pieces(self) -> int:
+        return -(-self.length // PIECE)
+
+    def product(self, rows: np.ndarray, lag: int) -> np.ndarray:
+        """Sums of products of rows (k, width) with themselves, `lag` further on."""
+        length = self.width - self.gap
+        pieces = (len(rows), self.pieces, length // self.pieces)
+        return np.vecdot(rows[:, :length].reshape(pieces), rows[:, lag : lag + length].reshape(pieces)).sum(1)
+
+    @property
     def kept(self) -> int:
         return 2 * self.n_chains * self.n
 
@@ -32,12 +49,13 @@ class Layout(NamedTuple):
         return np.stack([values[:, : self.n], values[:, self.n + 1 :]], axis=1)
 
     def halves(self, series: np.ndarray) -> np.ndarray:
-        """(..., half-chain, n) view of rows (..., length), without the gaps."""
-        return series.reshape(*series.shape[:-1], 2 * self.n_chains, self.n + self.gap)[..., : self.n]
+        """(..., half-chain, n) view of rows (..., width), without the gaps."""
+        rows = series[..., : self.length]  # splitting the last axis gives a view
+        return rows.reshape(*rows.shape[:-1], 2 * self.n_chains, self.n + self.gap)[..., : self.n]
 
     def put(self, rows: np.ndarray, values: np.ndarray) -> None:
-        """Lays (k, chain, draw) values out in (k, length) rows."""
-        view = rows.reshape(len(rows), self.n_chains, 2, self.n + self.gap)
+        """Lays (k, chain, draw) values out in (k, width) rows."""
+        view = rows[:, : self.length].reshape(len(rows), self.n_chains, 2, self.n + self.gap)
         view[:, :, 0, : self.n] = values[:, :, : self.n]
         view[:, :, 1, : self.n] = values[:, :, self.n_draws - self.n :]
 
@@ -90,9 +108,11 @@ def rank(order: np.ndarray, ranked: np.ndarray, layout: Layout, bulk: np.ndarray
     folded[order[again]] = _scores(distance[again], layout)
     halves = layout.split(folded.reshape(layout.n_chains, layout.n_draws)).reshape(-1, layout.n)
     means = halves.mean(axis=1)
-    within = (np.vdot(halves, halves) / len(halves) - layout.n * np.square(means).mean()) / (layout.n - 1)
+    within = (np.vecdot(halves, halves).sum() / len(halves) - layout.n * np.square(means).mean()) / (
+        layout.n - 1
+    )
     # scores are of order one: what is left of a difference of equals is rounding, and no variance
-    return False, float(_rhat(means, np.asarray(within if within > 1e-12 else 0.0), layout.n))
+    return False, float(_rhat(means[None], np.array([within if within > 1e-12 else 0.0]), layout.n)[0])
 
 
 def _scores(ranked: np.ndarray, layout: Layout) -> np.ndarray:
@@ -126,15 +146,15 @@ def level_rows(halves: np.ndarray) -> np.ndarray:
 def autocorrelation(
     series: np.ndarray, rhat_folded: np.ndarray, layout: Layout
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Effective sample sizes (kind, scalar) of series (kind, scalar, length), times within chains, and R-hat.
+    """Effective sample sizes (kind, scalar) of series (kind, scalar, width), times within chains, and R-hat.
 
     The latter two are of kind 0, the rank-normalised draws. The series are centred in place.
     """
-    n, rows = layout.n, series.reshape(-1, layout.length)
+    n, rows = layout.n, series.reshape(-1, layout.width)
     halves = layout.halves(rows)
     means = halves.mean(axis=2)
     halves -= means[..., None]  # a view: the gaps stay zero
-    at_zero = np.vecdot(rows, rows) / layout.kept
+    at_zero = layout.product(rows, 0) / layout.kept
     within = at_zero * n / (n - 1)
     total = at_zero + means.var(axis=1, ddof=1)
     bulk = np.arange(series.shape[1])
@@ -167,8 +187,7 @@ class _Covariance:
 
     def __call__(self, lag: int, running: np.ndarray) -> np.ndarray:
         if lag <= self.layout.gap:
-            length = self.layout.length - lag
-            return np.vecdot(self.rows[:, :length], self.rows[:, lag:]) / self.layout.kept
+            return self.layout.product(self.rows, lag) / self.layout.kept
         if self.whole is None:
             self.whole = np.full((len(self.rows), self.layout.n), np.nan)
             self.whole[running] = _autocovariance(self.layout.halves(self.rows[running]))

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
 from chainmesh._errors import InputError, ModelError, StartError
 
 from ._failures import explain
@@ -107,16 +108,17 @@ class PositionSpec:
         Raises:
             StartError: the structure, a shape or a dtype does not fit.
         """
-        leaves, treedef = jax.tree_util.tree_flatten(position)
-        if treedef != self.treedef and isinstance(position, (list, tuple)):
+        try:
+            leaves = self.treedef.flatten_up_to(position)
+        except (TypeError, ValueError) as error:
+            if not isinstance(position, (list, tuple)):
+                given = jax.tree.structure(position)
+                raise StartError(
+                    f"`{what}` has the structure {given}; the log density's position has {self.treedef}."
+                ) from error
             if len(position) != chains:
-                raise StartError(f"`{what}` has {len(position)} positions for {chains} chains.")
-            rows = [self.flatten(p, 1, f"{what}[{i}]") for i, p in enumerate(position)]
-            return np.concatenate(rows)
-        if treedef != self.treedef:
-            raise StartError(
-                f"`{what}` has the structure {treedef}; the log density's position has {self.treedef}."
-            )
+                raise StartError(f"`{what}` has {len(position)} positions for {chains} chains.") from error
+            return np.concatenate([self.flatten(p, 1, f"{what}[{i}]") for i, p in enumerate(position)])
         columns = []
         for site, leaf in zip(self.free, leaves, strict=True):
             value = as_float(leaf, f"`{what}`, leaf {site.name!r}")
@@ -251,4 +253,4 @@ def checked_evaluate(
     dtype = jnp.result_type(out)
     if not jnp.issubdtype(dtype, np.floating):
         raise ModelError(f"{who} returns {dtype}; it must return a real floating-point number.")
-    return jax.lax.convert_element_type(out, default_float())
+    return jax.lax.convert_element_type(jnp.asarray(out), default_float())

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from chainmesh._errors import DataError, ModelError
 from numpyro.distributions import biject_to, constraints
 from numpyro.handlers import substitute, trace
+
+from chainmesh._errors import DataError, ModelError
 
 from ._sites import FreeSite, Term, default_float, nearest
 

@@ -103,7 +103,9 @@ def resolve_kernel(kernel: Any) -> Kernel:
             )
         return found()
     if isinstance(kernel, type) and issubclass(kernel, Kernel):
-        raise InputError(f"kernel={kernel.__name__} is a class; pass an object: kernel=cm.{kernel.__name__}().")
+        raise InputError(
+            f"kernel={kernel.__name__} is a class; pass an object: kernel=cm.{kernel.__name__}()."
+        )
     if not isinstance(kernel, Kernel):
         raise InputError(
             f"kernel must be a chainmesh kernel (cm.NUTS(), cm.HMC(), cm.from_blackjax(...)) or its name, got "
@@ -125,7 +127,9 @@ def resolve_adaptation(adaptation: Any, kernel: Kernel, chains: int) -> Adaptati
             return None
         return StanWindows() if chains == 1 else PooledWindows()
     if isinstance(adaptation, type) and issubclass(adaptation, Adaptation):
-        raise InputError(f"adaptation={adaptation.__name__} is a class; pass an object: cm.{adaptation.__name__}().")
+        raise InputError(
+            f"adaptation={adaptation.__name__} is a class; pass an object: cm.{adaptation.__name__}()."
+        )
     if not isinstance(adaptation, Adaptation):
         raise InputError(
             f"adaptation must be cm.PooledWindows() or cm.StanWindows(), got {type(adaptation).__name__}."

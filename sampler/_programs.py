@@ -111,10 +111,23 @@ class Programs:
 
     # The programs.
 
-    def _start(self, root: Any, consts: Any, traced: Any, params: Any, target: Any, count: Any, values: Any, fixed: Any):
+    def _start(
+        self,
+        root: Any,
+        consts: Any,
+        traced: Any,
+        params: Any,
+        target: Any,
+        count: Any,
+        values: Any,
+        fixed: Any,
+    ):
         """Start positions: what the user fixed, the rest uniform(-2, 2), tried again until density and gradient are
         finite; then the kernel's carry and the adaptation's state there."""  # fmt: skip
-        plan, engine = self._plan, Batching(frozenset(self._plan.params), count if self._plan.one_by_one else None)
+        plan, engine = (
+            self._plan,
+            Batching(frozenset(self._plan.params), count if self._plan.one_by_one else None),
+        )
         keys = self._keys(root, START)
         real = self._numbers() < plan.chains
         free = ~fixed.all(axis=1)
@@ -140,7 +153,11 @@ class Programs:
             new = (proposal, *engine.map(evaluate, (0,))(proposal), tries + 1)
             keep = lambda a, b: jnp.where(found.reshape(-1, *[1] * (a.ndim - 1)), a, b)  # noqa: E731
             z, lp, terms, gradient, tries = jax.tree.map(keep, (z, lp, terms, gradient, tries), new)
-            return i + 1, jnp.isfinite(lp) & jnp.isfinite(gradient).all(axis=1), (z, lp, terms, gradient, tries)
+            return (
+                i + 1,
+                jnp.isfinite(lp) & jnp.isfinite(gradient).all(axis=1),
+                (z, lp, terms, gradient, tries),
+            )
 
         k, n_terms = plan.per_device, len(self._density.outvars) - 1
         zeros = lambda *shape: jnp.zeros((k, *shape), plan.dtype)  # noqa: E731
@@ -154,7 +171,9 @@ class Programs:
         has_gradient = plan.kernel.gradient(carry) is not None
         return carry, plan.adaptation.start(params, target, z, gradient if has_gradient else None, lp), checks
 
-    def _warmup(self, root: Any, consts: Any, traced: Any, carry: Any, window: Any, start: Any, n: Any, count: Any):
+    def _warmup(
+        self, root: Any, consts: Any, traced: Any, carry: Any, window: Any, start: Any, n: Any, count: Any
+    ):
         plan = self._plan
         assert plan.adaptation is not None
         return warmup_block(
@@ -188,9 +207,13 @@ class Programs:
         out = [jnp.zeros(s.shape, s.dtype) for s in shapes]
 
         def body(i: Any, out: Any) -> Any:
-            first = i * batch  # dynamic slices stop short of the end by themselves: the last batch may overlap
+            first = (
+                i * batch
+            )  # dynamic slices stop short of the end by themselves: the last batch may overlap
             values = jax.vmap(one)(jax.lax.dynamic_slice_in_dim(flat, first, batch))
-            return [jax.lax.dynamic_update_slice_in_dim(o, v, first, 0) for o, v in zip(out, values, strict=True)]
+            return [
+                jax.lax.dynamic_update_slice_in_dim(o, v, first, 0) for o, v in zip(out, values, strict=True)
+            ]
 
         out = jax.lax.fori_loop(0, (n * k + batch - 1) // batch, body, out)
         return [jnp.swapaxes(o.reshape(capacity, k, *o.shape[1:]), 0, 1) for o in out]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_SAMPLE = 65536  # values looked at per array: the check must cost milliseconds for data of any size
+_SAMPLE = 16384  # values looked at per array: the check must cost milliseconds for data of any size
 _MERGED = 0.01  # share of the gaps between neighbouring values that may vanish by chance
 
 

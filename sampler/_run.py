@@ -200,8 +200,14 @@ class Run:
             "status": self.status,
             "x64": bool(jax.config.jax_enable_x64),
         }
-        devices = [{"id": d.id, "kind": d.device_kind, "process": d.process_index} for d in self.mesh.devices.flat]
-        mesh = {"shape": dict(self.mesh.shape), "devices": devices, "chains_per_device": self.layout.per_device}
+        devices = [
+            {"id": d.id, "kind": d.device_kind, "process": d.process_index} for d in self.mesh.devices.flat
+        ]
+        mesh = {
+            "shape": dict(self.mesh.shape),
+            "devices": devices,
+            "chains_per_device": self.layout.per_device,
+        }
         return {
             "sampling_time": self.timing.warmup + self.timing.sampling,
             "tuning_steps": self.tune,
@@ -298,6 +304,7 @@ def _describe(run: Run) -> list[str]:
         spread = f"{sizes.min():.3g}" if np.ptp(sizes) == 0 else f"{sizes.min():.3g} to {sizes.max():.3g}"
         lines.append(f"step size  {spread}")
     if run.warmup_tally.divergences.sum():
-        lines.append(f"warm-up    {int(run.warmup_tally.divergences.sum())} divergences while tuning (not counted below)")
+        lines.append(
+            f"warm-up    {int(run.warmup_tally.divergences.sum())} divergences while tuning (not counted below)"
+        )
     return lines
-

@@ -139,10 +139,18 @@ def sample(
     with Interrupt() as interrupt, make_progress(progress) as display, contextlib.ExitStack() as stack:
         work, checks = blocks.start(params, target_accept, values, fixed)
         check_starts(
-            spec, checks["position"], checks["lp"], checks["terms"], checks["gradient"], checks["tries"], fixed
+            spec,
+            checks["position"],
+            checks["lp"],
+            checks["terms"],
+            checks["gradient"],
+            checks["tries"],
+            fixed,
         )
         started = time.perf_counter()
-        watch = Watch(display, interrupt, chains, mesh.devices.size, {"warm-up": tune, "sampling": kept * thin})
+        watch = Watch(
+            display, interrupt, chains, mesh.devices.size, {"warm-up": tune, "sampling": kept * thin}
+        )
         if not programs.ready:  # the draw block compiles while the warm-up does
             pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1, "chainmesh-compile"))
             compiling = pool.submit(blocks.compile_draws, work)
@@ -220,8 +228,11 @@ def _programs(
 
 def _info_of(spec: Target, kernel: Kernel, params: dict) -> dict[str, Any]:
     """What a step of the kernel reports, found without running it."""
+
     def one(key: Any, params: Any, z: Any) -> Any:
-        logdensity = lambda z: jax.core.eval_jaxpr(spec.density.jaxpr, spec.density.consts, z, *spec.traced)[0]  # noqa: E731
+        logdensity = lambda z: jax.core.eval_jaxpr(spec.density.jaxpr, spec.density.consts, z, *spec.traced)[
+            0
+        ]  # noqa: E731
         return kernel.step(key, params, logdensity, kernel.init(key, params, logdensity, z))[1]
 
     z = jax.ShapeDtypeStruct((spec.dim,), spec.dtype)

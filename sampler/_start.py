@@ -1,35 +1,22 @@
 """Start positions: what the user gave, moved into the unconstrained space."""
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
-from chainmesh._errors import StartError
 from jax.interpreters import partial_eval
 from jaxtyping import Bool, Float
 
+from chainmesh._errors import StartError
+
 from ._failures import explain
-from ._fingerprint import program_key
 from ._logdensity import as_float
 from ._model import trace_to_unconstrained
 from ._sites import TRACE_LOCK, matmul_precision, nearest, show_value
+from ._small_programs import run_traced
 from ._target import Target
-
-# Programs that turn a model's values into positions: small, and reused like the run's own.
-_PROGRAMS: OrderedDict[Any, Callable] = OrderedDict()
-_PROGRAMS_LOCK = threading.Lock()
-_CAPACITY = 16
-
-
-def clear_start_programs() -> None:
-    """Forgets the compiled programs of this module."""
-    with _PROGRAMS_LOCK:
-        _PROGRAMS.clear()
 
 
 def start_values(
@@ -101,7 +88,7 @@ def _positions(target: Target, initvals: Any, initial: Any, chains: int, seed_ke
 
     with TRACE_LOCK:
         closed = jax.make_jaxpr(draw)(seed_key, np.int32(0))
-    return np.array(_run(closed, (None, 0), seed_key, np.arange(chains, dtype=np.int32))[0])
+    return np.array(run_traced(closed, (seed_key, np.arange(chains, dtype=np.int32)), (None, 0))[0])
 
 
 def _rows(target: Target, initvals: Any, chains: int) -> list[dict[str, np.ndarray]]:
@@ -120,7 +107,7 @@ def _rows(target: Target, initvals: Any, chains: int) -> list[dict[str, np.ndarr
                     f"has {(chains, *event)}."
                 )
             for row, x in zip(rows, array, strict=True):
-                row[name] = x
+                row[name] = np.asarray(x)
         return rows
     if not isinstance(initvals, Sequence) or not all(
         row is None or isinstance(row, Mapping) for row in initvals
@@ -214,23 +201,5 @@ def _unconstrain(
             f"{'a value' if len(needed) == 1 else 'values'} of {', '.join(map(repr, needed))} too."
         )
     axes = (0,) * len(names) + (None,) * (len(rest) + len(leaves))
-    out = [np.asarray(x) for x in _run(closed, axes, *values, *rest, *target.traced)]
+    out = [np.asarray(x) for x in run_traced(closed, (*values, *rest, *target.traced), axes)]
     return out[: len(names)], out[len(names) :]
-
-
-def _run(closed: jex.ClosedJaxpr, in_axes: tuple[int | None, ...], *values: Any) -> Sequence[Any]:
-    """Runs a traced function over chains; compiled once for all functions with the same trace."""
-    key = (program_key(closed), in_axes)
-    with _PROGRAMS_LOCK:
-        program = _PROGRAMS.pop(key, None)
-        if program is None:
-            jaxpr = closed.jaxpr
-
-            def evaluate(consts, *xs):
-                return jax.core.eval_jaxpr(jaxpr, consts, *xs)
-
-            program = jax.jit(jax.vmap(evaluate, in_axes=(None, *in_axes)))
-        _PROGRAMS[key] = program
-        if len(_PROGRAMS) > _CAPACITY:
-            _PROGRAMS.popitem(last=False)
-    return program(list(closed.consts), *values)

@@ -1,10 +1,12 @@
 """What is wrong with a start: the chain, the site, its value, and which term of the density is at fault."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from chainmesh._errors import DataError, StartError
 from jaxtyping import Bool, Float, Int, Shaped
+
+from chainmesh._errors import DataError, StartError
 
 from ._sites import show_value
 from ._target import Target
@@ -116,7 +118,7 @@ def _observed_at(
         if value.ndim > len(shape):
             return None
         value = np.broadcast_to(value, shape)
-    return value[index]
+    return np.asarray(value[index])
 
 
 def _check_moving_supports(target: Target, terms: np.ndarray) -> None:
@@ -145,7 +147,7 @@ def _values(target: Target, positions: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _reason(
-    target: Target, total: float, terms: np.ndarray, gradient: np.ndarray, values: dict[str, np.ndarray]
+    target: Target, total: Any, terms: np.ndarray, gradient: np.ndarray, values: dict[str, Any]
 ) -> str:
     if not np.isfinite(total):
         culprits = [
@@ -181,7 +183,7 @@ def _outside(target: Target, likelihood: int, terms: np.ndarray) -> str:
     return ""
 
 
-def _at(names: Sequence[str], values: dict[str, np.ndarray]) -> str:
+def _at(names: Sequence[str], values: dict[str, Any]) -> str:
     known = [n for n in names if n in values]
     # Scalars first: they fit on the line, and scales are the usual suspects.
     known.sort(key=lambda n: np.size(values[n]) > 1)

@@ -106,7 +106,7 @@ def depth_fault(stats: Mapping[str, np.ndarray], max_depth: int | None, tuned: b
         return []
     text = (
         f"Trees reach the depth limit{'' if max_depth is None else f' of {max_depth}'} in "
-        f"{100 * share[list(chains)].mean():.2g} % of the draws of {name_chains(chains)}: slow, and "
+        f"{100 * share[list(chains)].mean():.0f} % of the draws of {name_chains(chains)}: slow, and "
         f"poorly mixed. {'Warm up longer' if tuned else 'Give an adaptation'}, reparametrise (parameters "
         "of very different scales, or strongly correlated), or raise max_depth."
     )

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Shaped
@@ -49,8 +49,8 @@ def summary(
     for name in names:
         if name not in posterior:
             near = difflib.get_close_matches(name, list(posterior), 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(posterior) or
-            'none'}." raise InputError(f"`var_names` has {name!r}, which is no site of the posterior{hint}")
+            hint = f"; did you mean {near[0]!r}?" if near else f"; it has {', '.join(posterior)}."
+            raise InputError(f"`var_names` has {name!r}, which is no site of the posterior{hint}")
     if diagnostics is None:
         diagnostics = diagnose({name: posterior[name] for name in names})
     shapes = dict(diagnostics.sites)
@@ -78,21 +78,25 @@ def scalar_labels(
     for axis, length in enumerate(shape):
         dim = dims[axis] if axis < len(dims) else None
         labels = np.asarray(coords[dim]) if dim is not None and dim in coords else np.arange(length)
-        axes.append([str(label) for label in labels] if len(labels) == length else [str(i) for i in
-        range(length)])
+        axes.append(
+            [str(label) for label in labels] if len(labels) == length else [str(i) for i in range(length)]
+        )
     return [f"{site}[{','.join(axes[k][i] for k, i in enumerate(index))}]" for index in np.ndindex(*shape)]
 
 
 def print_summary(
-    frame: "pd.DataFrame", console: "Console | None" = None, *, file: IO[str] | None = None, max_rows: int =
-    40
+    frame: "pd.DataFrame",
+    console: "Console | None" = None,
+    *,
+    file: Any = None,
+    max_rows: int = 40,
 ) -> None:
     """Prints a summary as a table; R-hat above 1.01 and constants stand out.
 
     Args:
         frame: what `summary` returns.
         console: the rich console to print to; None makes one.
-        file: where a console made here writes to; None for standard output.
+        file: the text stream a console made here writes to; None for standard output.
         max_rows: rows shown; a line says how many more there are.
     """
     from rich.console import Console
@@ -100,13 +104,13 @@ def print_summary(
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", overflow="fold", ratio=None)
+    table.add_column("", overflow="fold")
     for column in frame.columns:
         table.add_column(str(column), justify="right", no_wrap=True)
     shown = frame.iloc[:max_rows]
     for label, values in zip(shown.index, shown.itertuples(index=False), strict=True):
-        cells = [_cell(str(column), float(value)) for column, value in zip(frame.columns, values,
-        strict=True)] table.add_row(Text(str(label)), *cells)
+        row = zip(frame.columns, values, strict=True)
+        table.add_row(Text(str(label)), *(_cell(str(column), float(value)) for column, value in row))
     console = console or Console(file=file)
     console.print(table)
     if len(frame) > len(shown):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from chainmesh._errors import DataError
 
 Axis = tuple[str | None, np.ndarray]
@@ -28,16 +29,21 @@ def from_pandas(
     import pandas as pd
 
     if isinstance(x, pd.DataFrame):
-        columns = []
-        for i, name in enumerate(x.columns):
-            column = f"column {name!r} of {path}"
-            columns.append(canonical(_column(x.iloc[:, i], column), column))
-        values = np.stack(columns, axis=1) if columns else np.zeros((len(x), 0), np.float32)
+        names = [f"column {name!r} of {path}" for name in x.columns]
+        columns = [_column(x.iloc[:, i], name) for i, name in enumerate(names)]
+        if any(column.dtype.kind == "f" for column in columns):
+            columns = [
+                column if column.dtype.kind == "f" else column.astype(np.float64) for column in columns
+            ]
+        canonical_columns = [canonical(column, name) for column, name in zip(columns, names, strict=True)]
+        values = np.stack(canonical_columns, axis=1) if columns else np.zeros((len(x), 0), np.float32)
         return values, (_axis(x.index), _axis(x.columns))
     if isinstance(x, pd.Series):
         return canonical(_column(x, path), path), (_axis(x.index),)
     if isinstance(x, pd.Index):
         return canonical(_column(x.to_series(), path), path), ()
+    if isinstance(x, pd.api.extensions.ExtensionArray):
+        return canonical(_column(pd.Series(x), path), path), ()
     raise DataError(f"{path} is a pandas {type(x).__name__}: pass a Series, a DataFrame or an array.")
 
 

@@ -9,9 +9,10 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
-from chainmesh._errors import InputError, ModelError, OptionError
 from jax.interpreters import partial_eval
 from jaxtyping import Float
+
+from chainmesh._errors import InputError, ModelError, OptionError
 
 from ._data import ModelInputs, split_data
 from ._dims import Dims, plate_dims, resolve_dims
@@ -20,6 +21,7 @@ from ._logdensity import LogDensity, PositionSpec, checked_evaluate, leaf_names,
 from ._model import Discovery, check_arguments, discover, replay
 from ._sites import TRACE_LOCK as TRACE_LOCK
 from ._sites import FreeSite, Site, Term, default_float, matmul_precision, nearest
+from ._small_programs import run_traced
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +93,7 @@ class Target:
         return xp.concatenate([xp.ravel(x) for x in leaves]).astype(self.dtype)
 
     def observed(self) -> dict[str, np.ndarray]:
-        """Host values of the observed sites. Compiles only for values that the model computes from data."""
+        """Host values of the observed sites. Compiles, once, for values that the model computes from data."""
         return self._full.values(self._full.observed, self.traced)
 
     def constants(self) -> dict[str, np.ndarray]:
@@ -108,9 +110,9 @@ class Target:
     def evaluate_sites(self, z: Float[np.ndarray, "n dim"]) -> dict[str, np.ndarray]:
         """All latent and deterministic sites at some positions. Compiles: for messages, not for runs."""
         full = self._full
-        program = jex.jaxpr_as_fun(project(full.closed, [full.sites[name] for name in full.sites]))
-        batched = jax.vmap(program, in_axes=(0, *[None] * len(self.traced)))
-        out = jax.jit(batched)(np.asarray(z, self.dtype), *self.traced)
+        program = project(full.closed, list(full.sites.values()))
+        axes = (0, *[None] * len(self.traced))
+        out = run_traced(program, (np.asarray(z, self.dtype), *self.traced), axes)
         return {name: np.asarray(x) for name, x in zip(full.sites, out, strict=True)}
 
 
@@ -150,7 +152,7 @@ class _Full:
         if computed:
             program = project(self.closed, list(computed.values()))
             z = np.zeros(jaxpr.invars[0].aval.shape, jaxpr.invars[0].aval.dtype)
-            out = jax.jit(jex.jaxpr_as_fun(program))(z, *traced)
+            out = run_traced(program, (z, *traced))
             result.update({name: np.asarray(x) for name, x in zip(computed, out, strict=True)})
         return {name: result[name] for name in outputs if name in result}
 

@@ -15,6 +15,7 @@ On clean runs (stationary autoregressive chains, 2 to 64 of them, 10 to 20 scala
 draws a chain) rhat spoke up FALSE_RHAT, and nothing else ever did.
 """
 
+import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -97,11 +98,14 @@ class Verdict:
             figures.append(f"R-hat at most {self.max_rhat:.4g}")
         if not np.isnan(self.min_ess_bulk):
             figures.append(f"ESS at least {self.min_ess_bulk:.0f} bulk, {self.min_ess_tail:.0f} tail")
-        what = "Nothing wrong found" if self.ok else count(len(self.findings), "finding")
+        nothing = (
+            "Nothing wrong found, as far as it could be judged," if self.notes else "Nothing wrong found"
+        )
+        what = nothing if self.ok else count(len(self.findings), "finding")
         shown = f" ({'; '.join(figures)})" if figures else ""
         head = f"{what} in {run}{shown}{'.' if self.ok else ':'}"
         lines = [f"  - {finding}" for finding in self.findings] + [f"  note: {note}" for note in self.notes]
-        return "\n".join([head, *lines])
+        return "\n".join([head, *(textwrap.fill(line, 100, subsequent_indent="    ") for line in lines)])
 
 
 def judge(
@@ -210,8 +214,8 @@ def _duplicate_fault(groups: Sequence[tuple[int, ...]]) -> list[Finding]:
 def _far_fault(far: Far) -> Finding:
     """Words for chains that sample different places."""
     main, *others = far.groups
-    if others and all(len(group) == 1 for group in far.groups) and len(others) > 1:
-        what = f"each of {name_chains((*main, *far.chains))} samples a place of its own"
+    if far.scattered:
+        what = f"each of {name_chains(far.chains)} samples a place of its own"
     else:
         shown = [name_chains(group) for group in others[:4]]
         if len(others) > 4:
@@ -226,7 +230,7 @@ def _far_fault(far: Far) -> Finding:
         else f"{far.gap:.2g} within-chain sd apart"
     )
     weight = ""
-    if far.lower is not None and len(others) == 1:
+    if far.lower is not None and len(others) == 1 and abs(far.lower) >= 1:
         weight = f", mean lp {abs(far.lower):.3g} {'lower' if far.lower > 0 else 'higher'}"
     text = (
         f"{sentence(what)} ({name_sites(far.sites)}: {apart}{weight}). Chains that do not meet say "

@@ -51,13 +51,25 @@ def test_arrays_and_floats_are_traced_the_rest_is_static():
         "data['scale']",
         "data['y']",
     )
-    assert [str(x.dtype) for x in inputs.traced] == ["float32", "int32", "bool", "float32", "float16", "float32", "float32"]
+    assert [str(x.dtype) for x in inputs.traced] == [
+        "float32",
+        "int32",
+        "bool",
+        "float32",
+        "float16",
+        "float32",
+        "float32",
+    ]
     args, rebuilt = inputs.rebuild([f"<{p}>" for p in inputs.paths])
     assert args == ({"y": [0, "<args[0]['y'][1]>"]},)
     assert rebuilt.keys() == data.keys()
-    for name, value in dict(n=3, m=4, zero_d=5, jax_zero_d=6, on=True, link="log", kind=Link.LOG, f=np.exp).items():
+    for name, value in dict(
+        n=3, m=4, zero_d=5, jax_zero_d=6, on=True, link="log", kind=Link.LOG, f=np.exp
+    ).items():
         assert rebuilt[name] == value and type(rebuilt[name]) is type(value)
-    assert rebuilt["pair"] == Pair("<data['pair'].x>", 7) and rebuilt["none"] is None and rebuilt["empty"] == {}
+    assert (
+        rebuilt["pair"] == Pair("<data['pair'].x>", 7) and rebuilt["none"] is None and rebuilt["empty"] == {}
+    )
 
 
 def test_static_keys_compare_values():
@@ -66,13 +78,17 @@ def test_static_keys_compare_values():
 
     assert key(x=np.zeros(3), n=2, s="a") == key(x=np.ones(5), n=2, s="a")
     assert hash(key(n=2)) == hash(key(n=2))
-    different = [key(n=1), key(n=True), key(n=None), key(n="1"), key(n=1.0), key(n=np.ones(1)), key(n=[1]), key(m=1),
+    different = [key(n=1), key(n=True), key(n=None), key(n="1"), key(n=1.0), key(n=[1]), key(m=1),
                  key(n=static(1.0)), key(n=static(2.0)), key(n=static(np.arange(3))), key(n=static(np.arange(3) * 2)),
                  key(n=Link.ID), key(n=Link.LOG), key(n=np.exp), key(n=np.log)]  # fmt: skip
     assert len(set(different)) == len(different)
     assert key(step=np.float64(0.3)) == key(step=0.3) == key(step=jnp.float32(0.3)) == key(step=np.array(0.3))
-    traced = [split_data((), dict(s=s)).traced[0] for s in (np.float64(0.3), 0.3, np.array(0.3), jnp.float32(0.3))]
-    assert {(x.shape, x.dtype, x.item()) for x in traced} == {((), np.dtype(np.float32), np.float32(0.3).item())}
+    traced = [
+        split_data((), dict(s=s)).traced[0] for s in (np.float64(0.3), 0.3, np.array(0.3), jnp.float32(0.3))
+    ]
+    assert {(x.shape, x.dtype, x.item()) for x in traced} == {
+        ((), np.dtype(np.float32), np.float32(0.3).item())
+    }
 
 
 def test_static_arrays_arrive_concrete():
@@ -202,16 +218,30 @@ def test_double_precision_keeps_float64_and_int64():
 def test_pandas_becomes_arrays():
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(
-        {"x": [0.0, 1.0, 2.0], "g": pd.array([0, 1, 1], dtype="Int64"), "b": [True, False, True]}, index=[7, 8, 9]
+        {"x": [0.0, 1.0, 2.0], "g": pd.array([0, 1, 1], dtype="Int64"), "b": [True, False, True]},
+        index=[7, 8, 9],
     )
     frame.index.name = "obs"
     numeric = frame[["x", "g"]]
-    inputs = split_data((frame["x"], frame["g"], frame["b"], numeric, frame.index, pd.array([1.5], dtype="Float64")))
+    inputs = split_data(
+        (frame["x"], frame["g"], frame["b"], numeric, frame.index, pd.array([1.5], dtype="Float64"))
+    )
     assert [x.tolist() for x in inputs.traced] == [
         [0.0, 1.0, 2.0], [0, 1, 1], [True, False, True], [[0, 0], [1, 1], [2, 1]], [7, 8, 9], [1.5]]  # fmt: skip
-    assert [str(x.dtype) for x in inputs.traced] == ["float32", "int32", "bool", "float32", "int32", "float32"]
+    assert [str(x.dtype) for x in inputs.traced] == [
+        "float32",
+        "int32",
+        "bool",
+        "float32",
+        "int32",
+        "float32",
+    ]
     name, index = inputs.labels["args[3]"][0]
-    assert name == "obs" and index.tolist() == [7, 8, 9] and inputs.labels["args[3]"][1][1].tolist() == ["x", "g"]
+    assert (
+        name == "obs"
+        and index.tolist() == [7, 8, 9]
+        and inputs.labels["args[3]"][1][1].tolist() == ["x", "g"]
+    )
     plain = split_data(tuple(np.asarray(x) for x in (frame["x"], frame["b"])))
     np.testing.assert_array_equal(plain.traced[0], inputs.traced[0])
 

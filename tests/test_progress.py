@@ -331,15 +331,18 @@ def test_a_notebook_is_not_flooded(notebook, clock):
 
 def test_a_saved_notebook_keeps_the_last_state(tmp_path):
     """Through a real kernel: one output in the cell, the final one."""
-    nbformat = pytest.importorskip("nbformat")
+    import nbformat
+
+    imports = "from chainmesh.sampler._progress import Snapshot, make_progress"
     code = """
-        from chainmesh.sampler._progress import Snapshot, make_progress
         with make_progress(True) as progress:
             for done in (0, 500, 1000):
                 progress.update(Snapshot("sampling", 8, 4, done, 1000, 2.0, 1000.0, 1.0, 0, None))
             progress.close("No problem was found.")
     """
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(textwrap.dedent(code))])
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(text) for text in (imports, textwrap.dedent(code))]
+    )
     nbformat.write(notebook, tmp_path / "in.ipynb")
     run = """
         import nbformat, nbclient
@@ -355,7 +358,7 @@ def test_a_saved_notebook_keeps_the_last_state(tmp_path):
         env={**os.environ, "PYTHONSAFEPATH": "1", "IPYTHONDIR": str(tmp_path / "ipython")},
     )
     assert done.returncode == 0, done.stderr
-    (cell,) = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    _, cell = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     assert len(cell.outputs) == 1, cell.outputs
     (output,) = cell.outputs
     assert output.output_type == "display_data"

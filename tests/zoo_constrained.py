@@ -120,14 +120,17 @@ def _correlation() -> Constrained:
         numpyro.sample("corr", dist.LKJ(3, 2.0))
         numpyro.sample("cholesky", dist.LKJCholesky(3, 1.0))
 
+    def vine(rng, n, eta):
+        # Lewandowski, Kurowicka and Joe (2009): partial correlations of a vine are independent, 2 Beta - 1
+        first, second, partial = (2 * rng.beta(a, a, n) - 1 for a in (eta + 0.5, eta + 0.5, eta))
+        third = first * second + partial * np.sqrt((1 - first**2) * (1 - second**2))
+        corr = np.tile(np.eye(3), (n, 1, 1))
+        for (i, j), r in {(0, 1): first, (0, 2): second, (1, 2): third}.items():
+            corr[:, i, j] = corr[:, j, i] = r
+        return corr
+
     def sample(rng, n):
-        # NumPyro's own sampler, by the onion: independent of the density that its NUTS would use.
-        one, two = jax.random.split(jax.random.key(int(rng.integers(2**31))))
-        draws = {
-            "corr": dist.LKJ(3, 2.0).sample(one, (n,)),
-            "cholesky": dist.LKJCholesky(3, 1.0).sample(two, (n,)),
-        }
-        return {k: np.asarray(v, np.float64) for k, v in draws.items()}
+        return {"corr": vine(rng, n, 2.0), "cholesky": np.linalg.cholesky(vine(rng, n, 1.0))}
 
     return Constrained(
         "correlation",

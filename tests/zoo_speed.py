@@ -1,7 +1,7 @@
 """Models that benchmarks and scaling tests share; data come from a seed, of the same shapes for every seed.
 
-    speed = SPEED["radon"]
-    run = cm.sample(speed.model, data=speed.data(0), ...)
+speed = SPEED["radon"]
+run = cm.sample(speed.model, data=speed.data(0), ...)
 """
 
 from collections.abc import Callable

@@ -43,6 +43,11 @@ class Kernel:
     target_accept_default: ClassVar[float] = 0.8
 
     @property
+    def needs_gradient(self) -> bool:
+        """Whether the log density must have a finite gradient at the start."""
+        return True
+
+    @property
     def name(self) -> str:
         """How reports call the kernel."""
         return type(self).__name__
@@ -69,6 +74,14 @@ class Kernel:
         """The state at a start position: what the next step needs."""
         raise NotImplementedError
 
+    def resume(
+        self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"],
+        value: Float[Array, ""], gradient: Float[Array, " dim"],
+    ) -> Any:  # fmt: skip
+        """`init` where log density and gradient at the position are known already."""
+        del value, gradient
+        return self.init(key, params, logdensity, position)
+
     def step(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any) -> tuple[Any, Info]:
         """One draw: the next state, and what diagnostics need."""
         raise NotImplementedError
@@ -84,10 +97,11 @@ class Kernel:
     # The door for speed. The defaults map one chain over all chains of a device.
 
     def carry_init(self, keys: Key[Array, " chains"], params: Params, engine: "Batching", logdensity: LogDensityFn,
-                   positions: Float[Array, "chains dim"]) -> Carry:  # fmt: skip
-        """What a block starts from, one row a chain."""
-        one = lambda key, p, x: self.init(key, p, logdensity, x)  # noqa: E731
-        return engine.map(one, (0, engine.param_axes(params), 0))(keys, params, positions)
+                   positions: Float[Array, "chains dim"], values: Float[Array, " chains"],
+                   gradients: Float[Array, "chains dim"]) -> Carry:  # fmt: skip
+        """What a block starts from, one row a chain; log densities and gradients there are known."""
+        one = lambda key, p, x, v, g: self.resume(key, p, logdensity, x, v, g)  # noqa: E731
+        return engine.map(one, (0, engine.param_axes(params), 0, 0, 0))(keys, params, positions, values, gradients)
 
     def carry_step(self, keys: Key[Array, " chains"], params: Params, engine: "Batching", logdensity: LogDensityFn,
                    carry: Carry) -> tuple[Carry, Info]:  # fmt: skip

@@ -28,6 +28,7 @@ _NAMES = {
 }
 _ALIASES = {"random_walk": "additive_step_random_walk", "rwm": "additive_step_random_walk"}
 _TARGETS = {"mala": 0.574, "additive_step_random_walk": 0.234, "barker": 0.4, "barker_proposal": 0.4}
+_GRADIENT_FREE = ("additive_step_random_walk", "rmh", "irmh", "elliptical_slice", "slice_sampling", "coordinate_slice")
 _GIVEN = ("rng_key", "state", "logdensity_fn")
 
 
@@ -64,6 +65,11 @@ class FromBlackjax(Kernel):
     def target_accept(self) -> float:
         """The acceptance rate that theory recommends for the algorithm."""
         return _TARGETS.get(self.label, self.target_accept_default)
+
+    @property
+    def needs_gradient(self) -> bool:
+        """False for BlackJAX's random walks and slice samplers."""
+        return self.label not in _GRADIENT_FREE
 
     @property
     def fixed(self) -> bool:

@@ -38,7 +38,9 @@ def scan_block(
     Step s of the phase uses `fold_in(key of the chain, s)`, so a draw does not depend on the block it falls into.
     """
     first = start * thin
-    steps = jax.eval_shape(step, keys, carry)[1]
+    # Traced once: its shapes make the buffers, and the loop runs the jaxpr.
+    closed, (_, steps) = jax.make_jaxpr(step, return_shape=True)(keys, carry)
+    tree = jax.tree.structure((carry, steps))
     x = jax.eval_shape(position, carry)
     rows = Rows(
         position=_chain_buffer(x.shape, x.dtype, capacity),
@@ -49,7 +51,8 @@ def scan_block(
     def body(i: Any, loop: tuple[Carry, Rows]) -> tuple[Carry, Rows]:
         carry, rows = loop
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, first + i)
-        carry, info = step(step_keys, carry)
+        flat = jax.tree.leaves((step_keys, carry))
+        carry, info = jax.tree.unflatten(tree, jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *flat))
         row = i // thin
         return carry, Rows(
             position=_write(rows.position, row, position(carry)),

@@ -60,6 +60,16 @@ class HMC(Kernel):
         del key, params
         return hmc.init(position, logdensity)
 
+    def resume(
+        self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"],
+        value: Float[Array, ""], gradient: Float[Array, " dim"],
+    ) -> Any:  # fmt: skip
+        """The same state from what is known, without another gradient."""
+        from blackjax.mcmc import hmc
+
+        del key, params, logdensity
+        return hmc.HMCState(position, value, gradient)
+
     def step(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any) -> tuple[Any, Info]:
         """One trajectory, accepted or not."""
         from blackjax.mcmc import hmc

@@ -53,5 +53,5 @@ def wait(tree: Any) -> None:
     for x in jax.tree.leaves(tree):
         while not x.is_ready():
             time.sleep(pause)
-            pause = min(2 * pause, 0.02)
+            pause = min(2 * pause, 0.005)
     jax.block_until_ready(tree)  # raises what the computation raised

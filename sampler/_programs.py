@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from ..kernels import Adaptation, Batching, Ensemble, Kernel, Rows, Tuning, warmup_block
 from ..sharding import CHAIN, chain_program
+from ._small_programs import clear_small_programs
 
 
 START, WARMUP, DRAW = 0, 1, 2
@@ -137,7 +138,10 @@ class Programs:
                 first, *terms = jax.core.eval_jaxpr(self._density, consts, z, *traced)
                 return first, [jnp.asarray(t, plan.dtype) for t in terms]
 
-            (lp, terms), gradient = jax.value_and_grad(total, has_aux=True)(z)
+            if plan.kernel.needs_gradient:
+                (lp, terms), gradient = jax.value_and_grad(total, has_aux=True)(z)
+            else:
+                (lp, terms), gradient = total(z), jnp.zeros_like(z)
             return lp, jnp.stack(terms) if terms else jnp.zeros(0, plan.dtype), gradient
 
         def propose(key: Any, i: Any) -> Any:
@@ -164,7 +168,7 @@ class Programs:
         first = (zeros(plan.dim), zeros(), zeros(n_terms), zeros(plan.dim), jnp.zeros(k, jnp.int32))
         _, _, found = jax.lax.while_loop(again, body, (jnp.int32(0), jnp.zeros(k, bool), first))
         z, lp, terms, gradient, tries = found
-        carry = plan.kernel.carry_init(keys, params, engine, self._logdensity(consts, traced), z)
+        carry = plan.kernel.carry_init(keys, params, engine, self._logdensity(consts, traced), z, lp, gradient)
         checks = {"position": z, "lp": lp, "terms": terms, "gradient": gradient, "tries": tries}
         if plan.adaptation is None:
             return carry, None, checks
@@ -241,3 +245,4 @@ def clear_caches() -> None:
     """Forget every compiled program of chainmesh; the next run of each kind compiles again."""
     with _lock:
         _cache.clear()
+    clear_small_programs()

@@ -163,6 +163,12 @@ class Run:
         return summary(self.posterior, var_names=var_names, dims=self._dims, coords=self._coords,
                        diagnostics=self.verdict.diagnostics)  # fmt: skip
 
+    def print_summary(self, var_names: Sequence[str] | str | None = None) -> None:
+        """Print `summary` as a table."""
+        from ._summary import print_summary
+
+        print_summary(self.summary(var_names))
+
     def to_arviz(self) -> Any:
         """The run as ArviZ has it: InferenceData with ArviZ 0.x, a DataTree with 1.x.
 

@@ -127,7 +127,7 @@ def sample(
     kept = draws // thin
     _check_memory(spec, chains, kept + (tune if keep_warmup else 0))
     _mention_idle_cores(mesh)
-    values, fixed = start_values(spec, initvals, spec.initial, chains, key)
+    values, fixed = start_values(spec, initvals, None, chains, key)
     blocks = Blocks(plan, programs, mesh, key, spec.density.consts, spec.traced)
     blocks.bind_constrain(spec.constrain.consts, tuple(site.name for site in spec.sites))
 
@@ -200,10 +200,8 @@ def _programs(
     keep_warmup: bool, reproducible: bool,
 ) -> tuple[Plan, Any]:  # fmt: skip
     names = list(params)
-    if adaptation is not None:
-        check_tunable(kernel.name, params, _info_of(spec, kernel, params))
-        if adaptation.dense and "inverse_mass_matrix" in params and "inverse_mass_cholesky" not in params:
-            names.append("inverse_mass_cholesky")
+    if adaptation is not None and adaptation.dense and "inverse_mass_matrix" in params:
+        names += ["inverse_mass_cholesky"] * ("inverse_mass_cholesky" not in params)
     row = spec.dim * spec.dtype.itemsize + 64
     row += sum(int(np.prod(site.shape)) * site.dtype.itemsize for site in spec.sites)
     capacity = min(512, max(1, _DEVICE_BUDGET // (row * layout.per_device)))
@@ -223,7 +221,10 @@ def _programs(
         constrain_batch=1 if reproducible else min(4096, max(1, _CONSTRAIN_BUDGET // max(work, row))),
     )
     fingerprint = (program_key(spec.density), program_key(spec.constrain))
-    return plan, programs_for(plan, spec.density, spec.constrain, fingerprint)
+    programs = programs_for(plan, spec.density, spec.constrain, fingerprint)
+    if adaptation is not None and not programs.ready:
+        check_tunable(kernel.name, params, _info_of(spec, kernel, params))
+    return plan, programs
 
 
 def _info_of(spec: Target, kernel: Kernel, params: dict) -> dict[str, Any]:

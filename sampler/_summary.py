@@ -12,7 +12,7 @@ from chainmesh._errors import InputError
 from ._diagnostics import Diagnostics, diagnose
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas as pd  # type: ignore[import-untyped]
     from rich.console import Console
 
 COLUMNS = ("mean", "sd", "q05", "q50", "q95", "ess_bulk", "ess_tail", "r_hat")

@@ -3,16 +3,18 @@
 The rules (those on single chains are stated in `_chain_faults`, those on statistics in `_stat_faults`):
 
 - rhat: a scalar's R-hat is above 1.01, and above what agreeing chains pass in one run of a thousand. For
-  half-chains of n draws with autocorrelation time t, R-hat^2 = 1 + (t F - 1) / n, where F follows Fisher's
-  law with 2 chains - 1 and 2 chains (n / t - 1) degrees of freedom; its quantile at 1 - 1e-3 / (2 scalars)
-  is taken. t is estimated within chains, so that chains that disagree do not excuse themselves, and is cut
-  such that 100 effective draws a chain remain (20 in runs below 200 draws a chain): a scalar with fewer is
-  not excused. The bare 1.01 blames most clean runs of 4 chains of 100 draws, and a third of those of 4
-  chains of 1000 with an effective sample size of 200 a chain.
+  half-chains of n draws with autocorrelation time t, R-hat^2 = 1 - 1/n + t F / (n + 1 - t), where F follows Fisher's
+  law with 2 chains - 1 and 2 chains (n / t - 1) degrees of freedom; its quantile at 1 - 1e-3 / (2 scalars) is taken.
+  t is estimated within chains, so that chains that disagree do not excuse themselves, and is cut such that 100
+  effective draws a chain remain (20 in runs below 200 draws a chain): a scalar with fewer is not excused. It is
+  then taken larger by a share 2 t / n, as short chains show too little of it.
+  The bare 1.01 blames most clean runs of 4 chains of 100 draws, and a third of those of 4 chains of 1000 with an
+  effective sample size of 200 a chain.
 - ess: a scalar's bulk or tail effective sample size is below 100 a chain. Judged from 200 draws a chain on.
 
-On clean runs (stationary autoregressive chains, 2 to 64 of them, 10 to 20 scalars, 200 to 1000 effective
-draws a chain) rhat spoke up FALSE_RHAT, and nothing else ever did.
+On clean runs (stationary autoregressive chains with 200 to 1000 effective draws each, 10 scalars) rhat spoke up in 1
+of 1470 (400 of them with 4 chains of 1000 draws, 60 with 64 of 500), and in 0.3 to 2 % with 15 to 50 effective draws
+a chain, where t is poorly known; nothing else spoke up in any.
 """
 
 import textwrap

@@ -1,0 +1,71 @@
+"""`make demo`: eight chains of a hierarchical model on four host devices, from model to ArviZ file and picture."""
+
+import pathlib
+import time
+
+import chainmesh as cm
+
+
+cm.set_host_devices(4)  # before anything starts JAX
+
+import matplotlib  # noqa: E402
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+import numpyro  # noqa: E402
+import numpyro.distributions as dist  # noqa: E402
+
+
+matplotlib.use("Agg")
+OUT = pathlib.Path("demo_output")
+
+# Eight schools (Rubin 1981): effect of coaching on test scores, and its standard error, in eight schools.
+SCHOOLS = ["Choate", "Deerfield", "Andover", "Exeter", "Hotchkiss", "Lawrenceville", "St. Paul's", "Mt. Hermon"]
+DATA = {
+    "effect": np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]),
+    "error": np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]),
+}
+
+
+def eight_schools(effect, error):
+    """School effects drawn from a population whose mean and spread are unknown (non-centred)."""
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    tau = numpyro.sample("tau", dist.HalfCauchy(5))
+    with numpyro.plate("school", len(SCHOOLS)):
+        z = numpyro.sample("z", dist.Normal(0, 1))
+        theta = numpyro.deterministic("theta", mu + tau * z)
+        numpyro.sample("y", dist.Normal(theta, error), obs=effect)
+
+
+def main() -> None:
+    """Sample, look, and write."""
+    OUT.mkdir(exist_ok=True)
+    run = cm.sample(
+        eight_schools,
+        data=DATA,
+        chains=8,
+        draws=1000,
+        seed=20,
+        target_accept=0.95,
+        var_names=["mu", "tau", "theta"],
+        coords={"school": SCHOOLS},
+    )
+    run.show_sharding()
+    run.print_summary()
+    print(run.report())
+
+    begun = time.perf_counter()
+    cm.sample(
+        eight_schools, data=DATA | {"effect": DATA["effect"] + 1}, chains=8, draws=2000, seed=21, target_accept=0.95,
+        progress=False,
+    )  # fmt: skip
+    print(f"\nAgain with new data, another seed and twice the draws: {time.perf_counter() - begun:.1f} s")
+
+    run.to_arviz().to_netcdf(OUT / "eight_schools.nc")
+    figure, axes = plt.subplots(figsize=(10, 8), layout="constrained")
+    run.show_sharding(ax=axes)
+    figure.savefig(OUT / "sharding.png", dpi=120)
+    print(f"Wrote {OUT / 'eight_schools.nc'} (ArviZ) and {OUT / 'sharding.png'}.")
+
+
+if __name__ == "__main__":
+    main()

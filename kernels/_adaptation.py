@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from chainmesh._errors import InputError
 
-from ._base import Info, Params
+from ._base import Info, Params, short_repr
 from ._ensemble import Ensemble
 from ._moments import Moments, add, no_moments
 
@@ -74,16 +74,13 @@ def restarted(log_step: Float[Array, " chains"], boost: float) -> StepSize:
     return StepSize(log_step, log_step, zero + 1.0, zero, log_step + np.log(boost).astype(log_step.dtype))
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Adaptation:
     """How a warm-up tunes step size and metric. Frozen and hashable; holds static settings only."""
 
     dense: bool = False
 
-    @property
-    def name(self) -> str:
-        """How reports call it."""
-        return type(self).__name__ + ("(dense=True)" if self.dense else "")
+    __repr__ = short_repr
 
     @property
     def shared(self) -> frozenset[str]:
@@ -190,7 +187,7 @@ def check_tunable(name: str, params: Params, info: dict[str, Any]) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class StanWindows(Adaptation):
     """Stan's three phases, every chain alone: step size, then metric in doubling windows, then step size.
 

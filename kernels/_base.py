@@ -31,7 +31,18 @@ def setting(default: Any = None) -> Any:
     return dataclasses.field(default=default, compare=False)
 
 
-@dataclasses.dataclass(frozen=True)
+def short_repr(self: Any) -> str:
+    """A dataclass with those fields that are not their defaults."""
+    given = [(f.name, getattr(self, f.name), f.default) for f in dataclasses.fields(self)]
+    shown = [f"{name}={short(value)}" for name, value, default in given if value is not default]
+    return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _short(value: Any) -> str:
+    return repr(value) if np.ndim(value) == 0 or isinstance(value, tuple) else f"<array {np.shape(value)}>"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class Kernel:
     """A Markov kernel: a frozen, hashable dataclass of static settings.
 
@@ -41,6 +52,8 @@ class Kernel:
     """
 
     target_accept_default: ClassVar[float] = 0.8
+
+    __repr__ = short_repr
 
     @property
     def needs_gradient(self) -> bool:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from chainmesh._errors import InputError, OptionError
 
-from ._base import Info, Kernel, LogDensityFn, Params, setting
+from ._base import Info, Kernel, LogDensityFn, Params, setting, short
 
 
 _NAMES = {
@@ -43,7 +43,7 @@ def _is_number(value: Any) -> bool:
     return bool(leaves) and all(isinstance(x, float | np.ndarray | np.floating | jax.Array) for x in leaves)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class FromBlackjax(Kernel):
     """A BlackJAX algorithm. Made by `from_blackjax`, which checks the settings."""
 
@@ -65,6 +65,10 @@ class FromBlackjax(Kernel):
     def target_accept(self) -> float:
         """The acceptance rate that theory recommends for the algorithm."""
         return _TARGETS.get(self.label, self.target_accept_default)
+
+    def __repr__(self) -> str:
+        given = {**dict(self.static), **(self.numbers or {})}
+        return f"from_blackjax({', '.join([repr(self.label), *(f'{k}={short(v)}' for k, v in given.items())])})"
 
     @property
     def needs_gradient(self) -> bool:

@@ -14,7 +14,7 @@ from ._metric import euclidean, metric_params
 from ._nuts import positive
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class HMC(Kernel):
     """Hamiltonian Monte Carlo, endpoint proposal (Duane et al. 1987; Neal 2011, arXiv:1206.1901).
 

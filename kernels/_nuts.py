@@ -29,7 +29,7 @@ def positive(name: str, value: Any, dtype: np.dtype) -> np.ndarray:
     return number
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class NUTS(Kernel):
     """No-U-Turn sampler: multinomial, biased progressive sampling, iterative doubling.
 

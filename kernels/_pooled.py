@@ -10,7 +10,7 @@ from ._ensemble import Ensemble
 from ._moments import pool
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class PooledWindows(Adaptation):
     """Short windows whose metric comes from the draws and gradients of all chains.
 

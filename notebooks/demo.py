@@ -39,25 +39,20 @@ def eight_schools(effect, error):
 def main() -> None:
     """Sample, look, and write."""
     OUT.mkdir(exist_ok=True)
-    run = cm.sample(
-        eight_schools,
-        data=DATA,
-        chains=8,
-        draws=1000,
-        seed=20,
-        target_accept=0.95,
-        var_names=["mu", "tau", "theta"],
-        coords={"school": SCHOOLS},
-    )
+    settings = {
+        "chains": 8,
+        "target_accept": 0.95,
+        "var_names": ["mu", "tau", "theta"],
+        "coords": {"school": SCHOOLS},
+    }
+    run = cm.sample(eight_schools, data=DATA, draws=1000, seed=20, **settings)
     run.show_sharding()
     run.print_summary()
     print(run.report())
 
+    other = DATA | {"effect": DATA["effect"] + 1}
     begun = time.perf_counter()
-    cm.sample(
-        eight_schools, data=DATA | {"effect": DATA["effect"] + 1}, chains=8, draws=2000, seed=21, target_accept=0.95,
-        progress=False,
-    )  # fmt: skip
+    cm.sample(eight_schools, data=other, draws=2000, seed=21, progress=False, **settings)
     print(f"\nAgain with new data, another seed and twice the draws: {time.perf_counter() - begun:.1f} s")
 
     run.to_arviz().to_netcdf(OUT / "eight_schools.nc")

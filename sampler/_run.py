@@ -290,7 +290,7 @@ def _describe(run: Run) -> list[str]:
     device = mesh.devices.flat[0]
     padding = f", {run.layout.padding} padding" if run.layout.padding else ""
     tuned = "untuned: its settings are the user's" if run.adaptation is None else (
-        f"tuned by {run.adaptation.name} over {run.tune} draws, target_accept {run.target_accept:g}"
+        f"tuned by {run.adaptation!r} over {run.tune} draws, target_accept {run.target_accept:g}"
     )  # fmt: skip
     lines = [
         f"{run!r}",

@@ -268,6 +268,11 @@ def _mixing_faults(table: Diagnostics, culprits: Collection[int], notes: list[st
                 f"{limits[over[0]]:.4g}): the chains do not agree yet. {advice}"
             )
             found.append(Finding("rhat", text, (), sites))
+        elif (worst := float(np.max(table.rhat[judged]))) > RHAT_LIMIT:
+            notes.append(
+                f"R-hat reaches {worst:.4g}: above {RHAT_LIMIT}, but no more than agreeing chains of this length show by "
+                "chance. Draw longer to be sure."
+            )
     if table.n_draws < MIN_DRAWS_ESS:
         notes.append(
             f"Effective sample sizes are not judged: {ESS_PER_CHAIN} a chain take {MIN_DRAWS_ESS} draws a "

@@ -38,7 +38,8 @@ def short_repr(self: Any) -> str:
     return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A setting in few characters."""
     return repr(value) if np.ndim(value) == 0 or isinstance(value, tuple) else f"<array {np.shape(value)}>"
 
 

@@ -455,7 +455,7 @@ CASES: dict[str, Case] = {
             sblri,
             _load_sblri,
             _LINEAR,
-            note="float32 resolves beta to 1e-4 of its sd; starts have |log density| of 1e6, rounded to 0.06",
+            note="float32 resolves beta to 1e-4 of its sd; starts have |log density| 1e5 to 1e8, rounded to 32",
         ),
         _case("nes1980", linear_flat, _load_design(_design_nes), _LINEAR),
         _case("nes1980", linear_flat_qr, _load_qr(_design_nes), _LINEAR, variant="_qr"),
@@ -521,7 +521,7 @@ CASES: dict[str, Case] = {
             _load_gp,
             ("rho", "alpha", "f"),
             needs_x64=True,
-            note="in float32 the Cholesky factor is NaN; 240 leapfrogs a draw",
+            note="in float32 the Cholesky factor is NaN for many rho above 5; 240 leapfrogs a draw",
         ),
         _case(
             "low_dim_gauss_mix",

@@ -40,7 +40,7 @@ def targets(folder):
         if path.exists() and not case.needs_x64:
             reference = json.loads(path.read_text())
             out[name] = (case.model, case.load(reference["data"]), (case, reference))
-    for name in ("bimodal", "funnel", "mild_funnel", "rosenbrock"):
+    for name in ("bimodal", "funnel", "funnel_mild", "rosenbrock", "gaussian_ar1"):
         exact = zoo_exact.EXACT.get(name)
         if exact is not None:
             out[name] = (cm.LogDensity(exact.logdensity, initial=uniform_start(exact.dim)), None, None)
@@ -61,7 +61,9 @@ def wrong(reference, posterior):
             r = ref["parameters"].get(key)
             if r is None:
                 continue
-            mean, sd = (r["mean"], r["sd"]) if r.get("exact_mean") is None else (r["exact_mean"], r["exact_sd"])
+            mean, sd = (
+                (r["mean"], r["sd"]) if r.get("exact_mean") is None else (r["exact_mean"], r["exact_sd"])
+            )
             worst = max(worst, abs(draws[(slice(None), slice(None), *index)].mean() - mean) / sd)
     return worst
 
@@ -72,7 +74,9 @@ def judged(run, chains, reference, name):
 
     posterior = {k: v[:chains] for k, v in run.posterior.items()}
     stats = {k: v[:chains] for k, v in run.stats.items()}
-    verdict = judge(posterior, stats, divergences=run.tally.divergences[:chains], max_depth=run.kernel.max_tree_depth)
+    verdict = judge(
+        posterior, stats, divergences=run.tally.divergences[:chains], max_depth=run.kernel.max_tree_depth
+    )
     row = {
         "chains": chains,
         "tune": run.tune,
@@ -100,6 +104,8 @@ def run(path, folder, only, seeds, methods):
             row = json.loads(line)
             done.add((row["target"], row["method"], row["chains"], row["seed"]))
     with path.open("a") as out:
+        if unknown := only - set(targets(folder)):
+            sys.exit(f"no such target: {', '.join(sorted(unknown))}")
         for name, (target, data, reference) in targets(folder).items():
             if only and name not in only:
                 continue
@@ -125,17 +131,25 @@ def run(path, folder, only, seeds, methods):
                         if seed > 0 and seconds > 20:
                             limit = 5
                         for row in rows:
-                            row = {"target": name, "method": method, "seed": seed, "seconds": round(seconds, 2), **row}
+                            row = {
+                                "target": name,
+                                "method": method,
+                                "seed": seed,
+                                "seconds": round(seconds, 2),
+                                **row,
+                            }
                             out.write(json.dumps(row) + "\n")
                         out.flush()
-                        cm_line = {k: rows[-1].get(k) for k in ("stuck", "far", "rhat", "ess", "wrong", "error")}
-                        print(name, method, chains, seed, f"{seconds:.1f}s", cm_line, flush=True)
+                        told = {k: rows[-1].get(k) for k in ("stuck", "far", "rhat", "ess", "wrong", "error")}
+                        print(name, method, chains, seed, f"{seconds:.1f}s", told, flush=True)
 
 
 def table(path):
     rows = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
     names = list(dict.fromkeys(r["target"] for r in rows))
-    print("| target | chains | seeds | frozen chains | far chains | R-hat failed | wrong mean | ESS per 1000 gradients |")
+    print(
+        "| target | chains | seeds | frozen chains | far chains | R-hat failed | wrong mean | ESS per 1000 gradients |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     total = {}
     for name in names:
@@ -152,9 +166,13 @@ def table(path):
                     "far": sum(r["far"] for r in some),
                     "rhat": sum(r["rhat_fail"] for r in some),
                     "wrong": sum((r["wrong"] or 0) > 0.5 for r in some),
-                    "eff": float(np.median([1000 * r["ess"] / (r["leapfrogs"] + r["warmup_leapfrogs"]) for r in some])),
+                    "eff": float(
+                        np.median([1000 * r["ess"] / (r["leapfrogs"] + r["warmup_leapfrogs"]) for r in some])
+                    ),
                 }
-                sums = total.setdefault((chains, method), dict.fromkeys(("n", "stuck", "far", "rhat", "wrong"), 0))
+                sums = total.setdefault(
+                    (chains, method), dict.fromkeys(("n", "stuck", "far", "rhat", "wrong"), 0)
+                )
                 for key in sums:
                     sums[key] += cells[method][key]
             if len(cells) == 2:
@@ -170,7 +188,9 @@ def table(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("results")
     parser.add_argument("--posteriors", default="../shared/posteriors")

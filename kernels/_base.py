@@ -6,13 +6,12 @@ The default engine (`_engine.py`) maps it over the chains of a device and scans 
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
-
+from jaxtyping import Array, Float, Int, Key
 
 Params = dict[str, Any]
 """Every number that a user or a warm-up may vary, by name. Always traced."""
@@ -23,7 +22,7 @@ Info = dict[str, Array]
 LogDensityFn = Callable[[Float[Array, " dim"]], Float[Array, ""]]
 """Log density of a flat position in unconstrained space, up to a constant."""
 
-Carry = PyTree
+Carry: TypeAlias = Any
 
 
 def setting(default: Any = None) -> Any:

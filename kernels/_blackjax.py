@@ -15,7 +15,6 @@ from chainmesh._errors import InputError, OptionError
 
 from ._base import Info, Kernel, LogDensityFn, Params, setting, short
 
-
 _NAMES = {
     "is_divergent": "diverging",
     "is_accepted": "accepted",

@@ -9,7 +9,6 @@ from jaxtyping import Array, Int, Key
 
 from ._base import Carry, Info, Rows
 
-
 _TOTALLED = ("diverging", "n_steps")
 
 

@@ -5,21 +5,28 @@ import time
 
 import chainmesh as cm
 
-
 cm.set_host_devices(4)  # before anything starts JAX
 
-import matplotlib  # noqa: E402
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
-import numpyro  # noqa: E402
-import numpyro.distributions as dist  # noqa: E402
-
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
 
 matplotlib.use("Agg")
 OUT = pathlib.Path("demo_output")
 
 # Eight schools (Rubin 1981): effect of coaching on test scores, and its standard error, in eight schools.
-SCHOOLS = ["Choate", "Deerfield", "Andover", "Exeter", "Hotchkiss", "Lawrenceville", "St. Paul's", "Mt. Hermon"]
+SCHOOLS = [
+    "Choate",
+    "Deerfield",
+    "Andover",
+    "Exeter",
+    "Hotchkiss",
+    "Lawrenceville",
+    "St. Paul's",
+    "Mt. Hermon",
+]
 DATA = {
     "effect": np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]),
     "error": np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0]),

@@ -13,12 +13,11 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from ..kernels import Window
-from ..sharding import CHAIN, DATA, gather, place, put
+from ..sharding import DATA, gather, place, put
 from ._draws import HostDraws
 from ._interrupt import Interrupt, wait
 from ._programs import DRAW, WARMUP, Plan, Programs
 from ._progress import Progress, Snapshot
-
 
 _BLOCK_SECONDS = 0.5
 

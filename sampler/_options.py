@@ -11,7 +11,6 @@ from chainmesh._errors import InputError, OptionError
 
 from ..kernels import HMC, NUTS, Adaptation, Kernel, PooledWindows, StanWindows
 
-
 _ELSEWHERE = {
     "num_samples": "draws",
     "num_warmup": "tune",

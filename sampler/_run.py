@@ -16,9 +16,8 @@ from chainmesh._errors import InputError
 from ..kernels import Adaptation, Kernel
 from ..sharding import ChainLayout, gather, place
 from ._blocks import Chainwork, Tally
-from ._sites import nearest
+from ._sites import default_float, nearest
 from ._target import Target
-
 
 Draws = dict[str, Shaped[np.ndarray, "chain draw ..."]]
 
@@ -89,7 +88,7 @@ class Run:
         assert self.target is not None
         self._name, self._dims, self._coords = self.target.name, self.target.dims, self.target.coords
         self._paths = self.target.paths
-        self._dim = self.target.dim
+        self.dtype = self.target.dtype
 
     @property
     def chains(self) -> int:
@@ -204,7 +203,7 @@ class Run:
             "chains": self.chains,
             "reproducible": self.reproducible,
             "status": self.status,
-            "x64": bool(jax.config.jax_enable_x64),
+            "x64": default_float() == np.float64,
         }
         devices = [
             {"id": d.id, "kind": d.device_kind, "process": d.process_index} for d in self.mesh.devices.flat
@@ -299,8 +298,7 @@ def _describe(run: Run) -> list[str]:
         f"draws      {run.draws} per chain after {run.tune} of warm-up"
         + (f", every {run.thin}th kept" if run.thin > 1 else "")
         + f", seed {run._seed_text()}",
-        f"precision  {'float64' if jax.config.jax_enable_x64 else 'float32'}, matrix products at "
-        f"{jax.config.jax_default_matmul_precision or 'highest'}",
+        f"precision  {run.dtype}, matrix products at {jax.config.read('jax_default_matmul_precision') or 'highest'}",
         f"time       {timing.total:.2f} s: trace {timing.trace:.2f}, start {timing.start:.2f}, warm-up "
         f"{timing.warmup:.2f}, sampling {timing.sampling:.2f}",
     ]

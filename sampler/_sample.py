@@ -29,7 +29,6 @@ from ._start import start_values
 from ._start_checks import check_starts
 from ._target import Target, make_target
 
-
 _log = logging.getLogger("chainmesh")
 _DEVICE_BUDGET = 32 * 2**20
 _CONSTRAIN_BUDGET = 64 * 2**20
@@ -233,7 +232,7 @@ def _info_of(spec: Target, kernel: Kernel, params: dict) -> dict[str, Any]:
     def one(key: Any, params: Any, z: Any) -> Any:
         logdensity = lambda z: jax.core.eval_jaxpr(spec.density.jaxpr, spec.density.consts, z, *spec.traced)[
             0
-        ]  # noqa: E731
+        ]
         return kernel.step(key, params, logdensity, kernel.init(key, params, logdensity, z))[1]
 
     z = jax.ShapeDtypeStruct((spec.dim,), spec.dtype)

@@ -104,7 +104,7 @@ def print_summary(
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
     for column in frame.columns:
         table.add_column(str(column), justify="right", no_wrap=True)
     shown = frame.iloc[:max_rows]
@@ -113,7 +113,8 @@ def print_summary(
         table.add_row(Text(str(label)), *(_cell(str(column), float(value)) for column, value in row))
     console = console or Console(file=file)
     if not console.is_terminal:  # a log has no width: numbers and names stay whole
-        console.width = max(console.width, console.measure(table).maximum)
+        wide = console.options.update(max_width=10_000)
+        console.width = max(console.width, console.measure(table, options=wide).maximum)
     console.print(table)
     if len(frame) > len(shown):
         console.print(f"... and {len(frame) - len(shown)} more rows.", style="dim")

@@ -9,11 +9,11 @@ from ._mesh import idle_cores as idle_cores
 from ._mesh import set_host_devices as set_host_devices
 from ._over import chain_program as chain_program
 from ._over import over_chains as over_chains
+from ._picture import Part as Part
 from ._place import chain_keys as chain_keys
 from ._place import gather as gather
 from ._place import place as place
 from ._place import put as put
 from ._place import root_key as root_key
-from ._picture import Part as Part
-from ._show import show_sharding as show_sharding
 from ._show import ShardingPicture as ShardingPicture
+from ._show import show_sharding as show_sharding

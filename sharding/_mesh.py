@@ -10,7 +10,6 @@ from jax.sharding import AxisType, Mesh
 
 from chainmesh._errors import DeviceCountError, MeshError
 
-
 CHAIN = "chain"
 DATA = "data"
 
@@ -38,7 +37,9 @@ def chain_mesh(chains: int, devices: int | Sequence[jax.Device] | None = None, d
     if isinstance(chains, bool) or not isinstance(chains, int | np.integer) or chains < 1:
         raise MeshError(f"chains must be a positive integer, got {chains!r}.")
     if isinstance(data, bool) or not isinstance(data, int | np.integer) or data < 1:
-        raise MeshError(f"data must be a positive integer (devices that share the data of a chain), got {data!r}.")
+        raise MeshError(
+            f"data must be a positive integer (devices that share the data of a chain), got {data!r}."
+        )
     available = jax.devices()
     if devices is None:
         chosen = available

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+
 from chainmesh._errors import InputError
 
 from ._picture import CHAIN, HOST, PALETTE, Bounds, DeviceMark, Dim, Group, Leaf, Part, Piece

@@ -26,7 +26,9 @@ def put(x: Any, mesh: Mesh, spec: P) -> jax.Array:
     """
     sharding = NamedSharding(mesh, spec)
     if _is_key(x) and jax.process_count() > 1:
-        return jax.random.wrap_key_data(put(np.asarray(jax.random.key_data(x)), mesh, spec), impl=jax.random.key_impl(x))
+        return jax.random.wrap_key_data(
+            put(np.asarray(jax.random.key_data(x)), mesh, spec), impl=jax.random.key_impl(x)
+        )
     if isinstance(x, jax.Array):
         if getattr(x, "weak_type", False):
             x = jax.numpy.asarray(x, dtype=x.dtype)
@@ -43,7 +45,9 @@ def put(x: Any, mesh: Mesh, spec: P) -> jax.Array:
 def _pad(x: Any, layout: ChainLayout) -> Any:
     shape = np.shape(x)
     if not shape:
-        raise InputError("place: every leaf needs a leading chain axis, but one is a scalar; give it spec=P().")
+        raise InputError(
+            "place: every leaf needs a leading chain axis, but one is a scalar; give it spec=P()."
+        )
     if shape[0] == layout.slots:
         return x
     if _is_key(x):
@@ -72,7 +76,9 @@ def place(tree: PyTree, mesh: Mesh, spec: P | None = None) -> PyTree[Array]:
         return jax.tree.map(lambda x: put(x, mesh, spec), tree)
     lengths = {np.shape(x)[0] if np.shape(x) else 0 for x in jax.tree.leaves(tree)}
     if len(lengths) > 1:
-        raise InputError(f"place: leaves have {sorted(lengths)} chains along their leading axes; they must agree.")
+        raise InputError(
+            f"place: leaves have {sorted(lengths)} chains along their leading axes; they must agree."
+        )
     if not lengths:
         return tree
     layout = ChainLayout.on(mesh, max(lengths.pop(), 1))
@@ -96,8 +102,12 @@ def root_key(seed: Any) -> Key[Array, ""]:
             raise InputError(f"seed must be one key, got an array of keys of shape {seed.shape}.")
         return seed
     if getattr(seed, "dtype", None) == np.uint32 and getattr(seed, "ndim", 0) == 1 and len(seed) in (2, 4):
-        return jax.random.wrap_key_data(jax.numpy.asarray(seed), impl="threefry2x32" if len(seed) == 2 else "rbg")
-    raise InputError(f"seed must be an int or a JAX key (jax.random.key or PRNGKey), got {type(seed).__name__}.")
+        return jax.random.wrap_key_data(
+            jax.numpy.asarray(seed), impl="threefry2x32" if len(seed) == 2 else "rbg"
+        )
+    raise InputError(
+        f"seed must be an int or a JAX key (jax.random.key or PRNGKey), got {type(seed).__name__}."
+    )
 
 
 @functools.cache

@@ -4,7 +4,6 @@ import jax
 import jaxtyping
 import pytest
 
-
 jax.config.update("jax_num_cpu_devices", 8)
 
 

@@ -9,10 +9,10 @@ import hypothesis.strategies as st
 import jax
 import numpy as np
 import pytest
-from chainmesh import ChainLayout, MeshError, chain_mesh
-from chainmesh.sharding import as_chain_mesh
 from jax.sharding import AxisType, Mesh
 
+from chainmesh import ChainLayout, MeshError, chain_mesh
+from chainmesh.sharding import as_chain_mesh
 
 counts = st.integers(1, 200)
 
@@ -80,7 +80,10 @@ def test_chain_and_data_axes_in_any_order():
     ("make", "words"),
     [
         (lambda: as_chain_mesh(Mesh(np.array(jax.devices()).reshape(2, 4), ("a", "b"))), "called 'chain'"),
-        (lambda: as_chain_mesh(Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("chain", "a", "b"))), "at most one"),
+        (
+            lambda: as_chain_mesh(Mesh(np.array(jax.devices()).reshape(2, 2, 2), ("chain", "a", "b"))),
+            "at most one",
+        ),
         (lambda: as_chain_mesh(jax.make_mesh((2,), ("chain",)).abstract_mesh), "abstract"),
         (lambda: as_chain_mesh("cpu"), "jax.sharding.Mesh"),
         (lambda: chain_mesh(0), "chains"),
@@ -117,5 +120,7 @@ def test_set_host_devices_before_and_after_jax_starts():
     )
     assert late.stdout.split() == ["True", "True", "True"], late.stderr
     for bad in ("0", "True", "2.5"):
-        out = fresh(f"import chainmesh as cm\ntry: cm.set_host_devices({bad})\nexcept cm.ChainmeshError: print('no')")
+        out = fresh(
+            f"import chainmesh as cm\ntry: cm.set_host_devices({bad})\nexcept cm.ChainmeshError: print('no')"
+        )
         assert out.stdout.split() == ["no"]

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from chainmesh import InputError, chain_keys, chain_mesh, gather, over_chains, place
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from chainmesh import InputError, chain_keys, chain_mesh, gather, over_chains, place
 
 MESH = lambda: chain_mesh(8, 4)  # noqa: E731
 
@@ -118,14 +118,22 @@ def test_none_as_a_spec_is_closed_over_is_replicated():
 def test_specs_may_be_trees():
     mesh = MESH()
     run = over_chains(
-        lambda s: {"y": s["x"] * s["c"]}, mesh, in_specs=({"x": P("chain"), "c": P()},), out_specs={"y": P("chain")}
+        lambda s: {"y": s["x"] * s["c"]},
+        mesh,
+        in_specs=({"x": P("chain"), "c": P()},),
+        out_specs={"y": P("chain")},
     )
     np.testing.assert_array_equal(gather(run({"x": np.arange(8.0), "c": 3.0}))["y"], 3 * np.arange(8.0))
 
 
 def test_gather_adds_no_axis_and_takes_anything():
     mesh = MESH()
-    tree = {"x": place(np.ones((8, 2)), mesh), "n": np.arange(3), "k": jax.random.key(0), "r": place(1.5, mesh, P())}
+    tree = {
+        "x": place(np.ones((8, 2)), mesh),
+        "n": np.arange(3),
+        "k": jax.random.key(0),
+        "r": place(1.5, mesh, P()),
+    }
     out = gather(tree)
     assert {k: v.shape for k, v in out.items()} == {"x": (8, 2), "n": (3,), "k": (2,), "r": ()}
     assert all(isinstance(v, np.ndarray) for v in out.values())

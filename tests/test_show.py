@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
 from chainmesh._errors import InputError
 from chainmesh.sharding._picture import PALETTE, Part
 from chainmesh.sharding._show import ShardingPicture, show_sharding
-from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
-from jax.sharding import PartitionSpec as P
 
 matplotlib.use("Agg")
 

@@ -30,6 +30,8 @@ class Window:
     """Whether draws of this window make the next metric."""
     pool: bool = False
     """Whether chains that move share a step size from this window's end on."""
+    hold: bool = False
+    """Whether chains that share a step size keep it throughout the window, which judges it."""
     restart: bool = True
     """Whether the step size search starts anew after it, from where it got to."""
 
@@ -53,10 +55,16 @@ class Chains(NamedTuple):
     n: Float[Array, " chains"]
     accept: Float[Array, " chains"]
     """Sum of acceptance rates over the window."""
-    lp: Float[Array, " chains"]
-    """Sum of log densities over the window."""
-    joined: Bool[Array, " chains"]
+    lp: Moments
+    """Of the log density over the window, as a position of one entry."""
+    diverged: Float[Array, " chains"]
+    """Divergences in the window."""
+    moved: Bool[Array, " chains"]
     """Whether the chain moved in the last window: only then it counts in what is pooled."""
+    joined: Bool[Array, " chains"]
+    """Whether the chain uses the shared step size."""
+    recent: Float[Array, " chains"]
+    """Acceptance rate of late: an exponential mean over about five draws."""
 
 
 class Tuning(NamedTuple):
@@ -68,9 +76,15 @@ class Tuning(NamedTuple):
     target_accept: Float[Array, ""]
 
 
+_LOG_STEP = 46.0
+"""Step sizes stay within exp(-46) to exp(46), about 1e-20 to 1e20: what accepts nothing (or everything) would drive them
+to 0 (or infinity), and no later window could bring them back."""
+
+
 def restarted(log_step: Float[Array, " chains"], boost: float) -> StepSize:
     """Dual averaging that starts at `log_step` and is drawn towards `boost` times it."""
     zero = jnp.zeros_like(log_step)
+    log_step = jnp.clip(jnp.nan_to_num(log_step, nan=0.0), -_LOG_STEP, _LOG_STEP)
     return StepSize(log_step, log_step, zero + 1.0, zero, log_step + np.log(boost).astype(log_step.dtype))
 
 
@@ -126,8 +140,11 @@ class Adaptation:
             g=no_moments(chains, dim, dtype, False),
             n=one,
             accept=one,
-            lp=lp,
+            lp=add(no_moments(chains, 1, dtype, False), lp[:, None], one),
+            diverged=0 * one,
+            moved=one > 0,
             joined=one > 0,
+            recent=one,
         )
         if gradients is not None:
             rows = rows._replace(g=add(rows.g, gradients, one))
@@ -141,10 +158,10 @@ class Adaptation:
         return params
 
     def update(
-        self, tuning: Tuning, collect: Float[Array, ""], positions: Float[Array, "chains dim"],
+        self, tuning: Tuning, window: dict[str, Array], positions: Float[Array, "chains dim"],
         gradients: Float[Array, "chains dim"] | None, info: Info,
     ) -> Tuning:  # fmt: skip
-        """After each step: dual averaging of each chain's own step size, and moments if `collect` is 1.
+        """After each step: dual averaging of each chain's own step size, and moments where the window wants them.
 
         Hoffman and Gelman (2014), JMLR 15, section 3.2, with BlackJAX's implementation and Stan's constants.
         """
@@ -153,13 +170,17 @@ class Adaptation:
         rows = tuning.chains
         _, search, _ = dual_averaging(t0=10, gamma=0.05, kappa=0.75)
         accept = jnp.nan_to_num(info["acceptance_rate"], nan=0.0)
-        step_size = search(DualAveragingState(*rows.step_size), tuning.target_accept - accept)
-        moved = collect * jnp.ones_like(rows.n)
+        step_size = StepSize(*search(DualAveragingState(*rows.step_size), tuning.target_accept - accept))
+        step_size = step_size._replace(log_x=jnp.clip(step_size.log_x, -_LOG_STEP, _LOG_STEP))
+        one = jnp.ones_like(rows.n)
+        moved = window["metric"] * one
         x = add(rows.x, positions, moved)
         g = rows.g if gradients is None else add(rows.g, gradients, moved)
         rows = rows._replace(
-            step_size=StepSize(*step_size), x=x, g=g, n=rows.n + 1.0, accept=rows.accept + accept,
-            lp=rows.lp + info["lp"],
+            step_size=step_size, x=x, g=g, n=rows.n + 1.0, accept=rows.accept + accept,
+            recent=0.8 * rows.recent + 0.2 * accept,
+            diverged=rows.diverged + jnp.asarray(info.get("diverging", False), one.dtype),
+            lp=add(rows.lp, info["lp"][:, None], one),
         )  # fmt: skip
         return tuning._replace(chains=rows)
 
@@ -170,8 +191,11 @@ class Adaptation:
     def _next(self, tuning: Tuning, params: Params, log_step: Float[Array, " chains"], boost: float) -> Tuning:
         """The state that the next window starts from: nothing collected, the step size search at `log_step`."""
         rows = jax.tree.map(jnp.zeros_like, tuning.chains)
-        rows = rows._replace(step_size=restarted(log_step, boost), joined=tuning.chains.joined)
-        return tuning._replace(chains=rows, params=params | {"step_size": jnp.exp(log_step)})
+        one = jnp.ones_like(log_step)
+        last = tuning.chains
+        step_size = restarted(log_step, boost)
+        rows = rows._replace(step_size=step_size, moved=last.moved, joined=last.joined, recent=one)
+        return tuning._replace(chains=rows, params=params | {"step_size": jnp.exp(rows.step_size.log_x)})
 
 
 def check_tunable(name: str, params: Params, info: dict[str, Any]) -> None:
@@ -180,7 +204,7 @@ def check_tunable(name: str, params: Params, info: dict[str, Any]) -> None:
     Raises:
         InputError: it has no step size, or reports no acceptance rate.
     """
-    if "step_size" not in params or np.ndim(params["step_size"]) or "acceptance_rate" not in info:
+    if "step_size" not in params or np.ndim(params["step_size"]) or not {"acceptance_rate", "lp"} <= info.keys():
         raise InputError(
             f"{name} cannot be tuned: an adaptation needs a kernel with a scalar step_size that reports its "
             "acceptance_rate. Leave adaptation=None and set its parameters by hand."
@@ -240,7 +264,13 @@ class StanWindows(Adaptation):
             ok = ok.reshape(-1, *[1] * (estimate.ndim - 1))
             params = params | {"inverse_mass_matrix": jnp.where(ok, estimate, params["inverse_mass_matrix"])}
             if "inverse_mass_cholesky" in params:
-                params = params | {"inverse_mass_cholesky": jnp.linalg.cholesky(params["inverse_mass_matrix"])}
+                factor = jnp.linalg.cholesky(params["inverse_mass_matrix"])
+                ok = jnp.isfinite(factor).all(axis=(1, 2), keepdims=True)
+                old = tuning.params
+                params = params | {
+                    "inverse_mass_matrix": jnp.where(ok, params["inverse_mass_matrix"], old["inverse_mass_matrix"]),
+                    "inverse_mass_cholesky": jnp.where(ok, factor, old["inverse_mass_cholesky"]),
+                }
         # A window of starts leaves the step size search as it began.
         step = jnp.where(window["starts"] > 0, rows.step_size.log_x, rows.step_size.log_x_avg)
         return self._next(tuning, params, step, 10.0)

@@ -180,7 +180,12 @@ class Batching:
 
                 return tuple(part(arg, axis) for arg, axis in zip(args, in_axes, strict=True))
 
-            chains = next(x.shape[0] for x in jax.tree.leaves(args[0]))
+            def mapped(arg: Any, axis: Any) -> list[Any]:
+                if isinstance(axis, dict):
+                    return [x for name in arg for x in mapped(arg[name], axis[name])]
+                return [] if axis is None else jax.tree.leaves(arg)
+
+            chains = next(x.shape[0] for arg, axis in zip(args, in_axes, strict=True) for x in mapped(arg, axis))
             shapes = jax.eval_shape(lambda: fn(*pick(0)))
             out = jax.tree.map(lambda s: jnp.zeros((chains, *s.shape), s.dtype), shapes)
 

@@ -28,6 +28,9 @@ _NAMES = {
 _ALIASES = {"random_walk": "additive_step_random_walk", "rwm": "additive_step_random_walk"}
 _TARGETS = {"mala": 0.574, "additive_step_random_walk": 0.234, "barker": 0.4, "barker_proposal": 0.4}
 _GRADIENT_FREE = ("additive_step_random_walk", "rmh", "irmh", "elliptical_slice", "slice_sampling", "coordinate_slice")
+_FLOATS = ("step_size", "L", "alpha", "delta")
+"""Numbers even where an int is given; other ints may be static in BlackJAX, such as a number of steps."""
+_INIT = 0x696E6974
 _GIVEN = ("rng_key", "state", "logdensity_fn")
 
 
@@ -102,6 +105,8 @@ class FromBlackjax(Kernel):
     def init(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"]) -> Any:
         """The algorithm's own state."""
         wanted = _parameters(self.init_fn)
+        # Start positions come from small numbers folded into this key, as do the keys that algorithms split off it.
+        key = jax.random.fold_in(key, _INIT)
         more = {name: key for name in ("rng_key", "random_generator_arg") if name in wanted}
         settings = {**dict(self.static), **params}
         more |= {name: settings[name] for name in wanted if name in settings}
@@ -110,7 +115,16 @@ class FromBlackjax(Kernel):
     def step(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any) -> tuple[Any, Info]:
         """One step; scalars of its info under ArviZ's names."""
         kernel, settings = self._kernel(params)
+        if not self.needs_gradient:
+            # BlackJAX's slice samplers stop shrinking at a NaN, and would take it for inside.
+            given = logdensity
+            logdensity = lambda x: jnp.where(jnp.isnan(value := given(x)), -jnp.inf, value)  # noqa: E731
         new, out = kernel(key, state, logdensity, **settings)
+        if hasattr(new, "slice") and "delta" in settings:
+            # GHMC, BlackJAX 1.7: a rejected proposal whose energy error overflows makes the slice NaN, after which
+            # nothing is accepted ever again. Rejected, it keeps its place.
+            kept = (state.slice + 1.0 + settings["delta"]) % 2 - 1.0
+            new = new._replace(slice=jnp.where(jnp.isnan(new.slice), kept, new.slice))
         fields = out._asdict() if hasattr(out, "_asdict") else {}
         info = {
             _NAMES[name]: jnp.asarray(value)
@@ -133,8 +147,8 @@ class FromBlackjax(Kernel):
 def from_blackjax(algorithm: Any, **settings: Any) -> FromBlackjax:
     """A BlackJAX algorithm with `init` and `build_kernel` as a kernel, for `sample(kernel=...)`.
 
-    Floats and arrays among the settings are traced: other values reuse the compiled program. Ints, strings and
-    functions are static. Nothing is tuned unless an adaptation is given. Positions are flat arrays in unconstrained
+    Floats and arrays among the settings are traced: other values reuse the compiled program. Ints (but for step sizes
+    and the like), strings and functions are static. Nothing is tuned unless an adaptation is given. Positions are flat arrays in unconstrained
     space. Of elliptical_slice, the log density must be the likelihood alone: its Gaussian prior is in the settings.
 
     Args:
@@ -171,6 +185,11 @@ def from_blackjax(algorithm: Any, **settings: Any) -> FromBlackjax:
         found = [n for n in dir(blackjax) if getattr(blackjax, n) is algorithm]
         label = found[0] if found else getattr(algorithm, "__name__", type(algorithm).__name__).rsplit(".", 1)[-1]
 
+    for name in settings.keys() & set(_FLOATS):
+        if isinstance(settings[name], int | np.integer) and not isinstance(settings[name], bool):
+            settings[name] = float(settings[name])
+        if not _is_number(settings[name]):
+            raise OptionError(f"from_blackjax: {name}={settings[name]!r} is not a number or an array of them.")
     traced = {name: value for name, value in settings.items() if _is_number(value)}
     static = {name: value for name, value in settings.items() if name not in traced}
     for name, value in static.items():

@@ -16,11 +16,14 @@ def metric_params(inverse_mass_matrix: Any, dim: int, dtype: np.dtype) -> Params
     """The metric's parameters from what a user gave: None for the identity, a diagonal, or a dense matrix.
 
     Raises:
-        InputError: wrong shape, or not positive (definite).
+        InputError: no numbers, wrong shape, or not symmetric and positive (definite).
     """
     if inverse_mass_matrix is None:
         return {"inverse_mass_matrix": np.ones(dim, dtype)}
-    matrix = np.asarray(inverse_mass_matrix, dtype)
+    try:
+        matrix = np.asarray(inverse_mass_matrix, dtype)
+    except (TypeError, ValueError):
+        raise InputError(f"inverse_mass_matrix must be an array of numbers, got {inverse_mass_matrix!r}.") from None
     if matrix.shape not in ((dim,), (dim, dim)):
         raise InputError(
             f"inverse_mass_matrix has shape {matrix.shape}; this model has {dim} unconstrained parameters, so it must "
@@ -30,6 +33,9 @@ def metric_params(inverse_mass_matrix: Any, dim: int, dtype: np.dtype) -> Params
         if not (np.isfinite(matrix).all() and (matrix > 0).all()):
             raise InputError("inverse_mass_matrix: every entry of a diagonal metric must be positive and finite.")
         return {"inverse_mass_matrix": matrix}
+    size = np.abs(matrix).max()
+    if not np.isfinite(size) or not np.allclose(matrix, matrix.T, rtol=0, atol=1e-5 * size):
+        raise InputError("inverse_mass_matrix is not symmetric and finite.")
     try:
         factor = np.linalg.cholesky(matrix.astype(np.float64)).astype(dtype)
     except np.linalg.LinAlgError:

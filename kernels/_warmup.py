@@ -28,7 +28,7 @@ def warmup_block(
         inner, tuning = carry
         params = adaptation.params(tuning, window["max_depth"])
         inner, info = kernel.carry_step(step_keys, params, engine, logdensity, inner)
-        tuning = adaptation.update(tuning, window["metric"], kernel.position(inner), kernel.gradient(inner), info)
+        tuning = adaptation.update(tuning, window, kernel.position(inner), kernel.gradient(inner), info)
         return (inner, tuning), info
 
     def position(carry: tuple[Carry, Tuning]) -> Array:

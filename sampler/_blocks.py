@@ -172,6 +172,7 @@ class Blocks:
             "max_depth": self._number(window.max_depth),
             "metric": flag(window.metric or starts),
             "pool": flag(window.pool),
+            "hold": flag(window.hold),
             "starts": flag(starts),
         }
 
@@ -205,7 +206,7 @@ class Blocks:
                 left -= n
                 tally.add(gather(rows.totals, self._plan.chains))
                 watch.show("warm-up", work.warmed, tally, work.params)
-                if watch.interrupt.requested:
+                if watch.interrupt.heard:
                     raise KeyboardInterrupt("interrupted during warm-up: there are no draws yet")
             if window.metric or window.pool or window.restart:
                 self._close(work, placed)
@@ -248,7 +249,7 @@ class Blocks:
                 else:
                     work.drawn += n
                 watch.show(label, (work.warmed if phase == WARMUP else work.drawn) * thin, tally, work.params)
-                if watch.interrupt.requested and (block is not None or issued < draws):
+                if (block is not None or issued < draws) and watch.interrupt.heard:
                     if block is not None:
                         wait(
                             block[0][0]

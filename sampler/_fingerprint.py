@@ -130,6 +130,11 @@ class _Walker:
             return (dict, tuple((repr(k), self.value(x[k])) for k in sorted(x, key=repr)))
         if type(x).__name__ in _IGNORED and _of_jax(type(x)):
             return type(x).__name__
+        if type(x).__name__ == "Unhashable" and _of_jax(type(x)):
+            return ("unhashable", self.value(x.val))
+        if isinstance(x, jex.JaxprEqn):  # closed over by the rule that removes unused outputs
+            operands = tuple(self.array(v.val) if isinstance(v, jex.Literal) else self.aval(v.aval) for v in x.invars)
+            return (x.primitive, operands, self.value(dict(x.params)), tuple(self.aval(v.aval) for v in x.outvars))
         if callable(x) or _is_wrapped(x):
             return self.function(x)
         if type(x) is object:  # sentinels

@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any
 
 import jax
+import numpy as np
 
 
 class Interrupt:
@@ -26,6 +27,15 @@ class Interrupt:
                 self._before = before
                 signal.signal(signal.SIGINT, self._handle)
         return self
+
+    @property
+    def heard(self) -> bool:
+        """Whether to stop: any process was interrupted. With several processes all must ask at the same points."""
+        if jax.process_count() == 1:
+            return self.requested
+        from jax.experimental import multihost_utils
+
+        return bool(multihost_utils.process_allgather(np.int32(self.requested)).any())
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.requested:

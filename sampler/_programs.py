@@ -7,6 +7,7 @@ what they compute (the jaxprs' fingerprint, static settings, abstract mesh), not
 import collections
 import copy
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -18,8 +19,8 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from ..kernels import Adaptation, Batching, Ensemble, Kernel, Rows, Tuning, warmup_block
-from ..sharding import CHAIN, chain_program
+from ..kernels import Adaptation, Batching, Ensemble, Kernel, Tuning, warmup_block
+from ..sharding import CHAIN, chain_program, gather, place
 from ._small_programs import clear_small_programs
 
 START, WARMUP, DRAW = 0, 1, 2
@@ -82,15 +83,13 @@ class Programs:
         ch, rep = P(CHAIN), P()
         specs: Any = {"chains": ch, "params": plan.param_specs, "target_accept": rep}
         tuning = Tuning(**specs)
-        parts: Any = dict.fromkeys(("position", "info", "totals"), ch)
-        rows = Rows(**parts)
         run = self._build
         self.start = run(self._start, (rep,) * 6 + (ch, ch), (ch, tuning if plan.adaptation else rep, ch))
-        self.draw = run(self._draw, (rep,) * 4 + (plan.param_specs, ch) + (rep,) * 4, (ch, rows))
+        self.draw = run(self._draw, (rep,) * 4 + (plan.param_specs, ch) + (rep,) * 4, (ch, ch))
         self.constrain = run(self._constrained, (rep, rep, ch, rep), ch)
         if plan.adaptation is not None:
-            self.warmup = run(self._warmup, (rep,) * 3 + ((ch, tuning),) + (rep,) * 4, ((ch, tuning), rows))
-            self.close = run(self._close, (tuning, rep), tuning)
+            self.warmup = run(self._warmup, (rep,) * 3 + ((ch, tuning),) + (rep,) * 4, ((ch, tuning), ch))
+            self.close = self._close_on_host if plan.one_by_one else run(self._close, (tuning, rep), tuning)
 
     def _build(self, fn: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         return chain_program(fn, self._plan.mesh, in_specs, out_specs)
@@ -104,9 +103,6 @@ class Programs:
     def _keys(self, root: jax.Array, phase: Any) -> jax.Array:
         chain = jax.vmap(jax.random.fold_in, (None, 0))(root, self._numbers())
         return jax.vmap(jax.random.fold_in, (0, None))(chain, phase)
-
-    def _engine(self, count: jax.Array) -> Batching:
-        return Batching(self._plan.shared, count if self._plan.one_by_one else None)
 
     def _logdensity(self, consts: Any, traced: Any) -> Callable[[jax.Array], jax.Array]:
         return lambda z: jax.core.eval_jaxpr(self._density, consts, z, *traced)[0]
@@ -182,11 +178,40 @@ class Programs:
         self, root: Any, consts: Any, traced: Any, carry: Any, window: Any, start: Any, n: Any, count: Any
     ):
         plan = self._plan
-        assert plan.adaptation is not None
-        return warmup_block(
-            plan.kernel, plan.adaptation, self._engine(count), self._logdensity(consts, traced),
-            self._keys(root, WARMUP), carry, window, start, n, plan.capacity if plan.keep_warmup else 0,
-        )  # fmt: skip
+        adaptation = plan.adaptation
+        assert adaptation is not None
+        keys, (inner, tuning) = self._keys(root, WARMUP), carry
+        per_chain, shared = self._split(tuning.params)
+
+        def block(rows: Any) -> Any:
+            keys, inner, chains, params = rows
+            (inner, after), rows = warmup_block(
+                plan.kernel, adaptation, Batching(plan.shared), self._logdensity(consts, traced), keys,
+                (inner, tuning._replace(chains=chains, params=params | shared)), window, start, n,
+                plan.capacity if plan.keep_warmup else 0,
+            )  # fmt: skip
+            return inner, after.chains, rows
+
+        inner, chains, rows = self._grouped(block, count)((keys, inner, tuning.chains, per_chain))
+        return (inner, tuning._replace(chains=chains)), rows
+
+    def _split(self, params: Any) -> tuple[dict, dict]:
+        """The parameters with a chain axis, and those without."""
+        shared = self._plan.shared
+        return {k: v for k, v in params.items() if k not in shared}, {k: params[k] for k in params if k in shared}
+
+    def _grouped(self, block: Callable[[Any], Any], count: Any) -> Callable[[Any], Any]:
+        """`block` as it is, or called for every chain by itself, so that its arithmetic does not depend on how many
+        chains share the device: batched code rounds differently for other batch sizes."""  # fmt: skip
+        if not self._plan.one_by_one:
+            return block
+
+        def alone(rows: Any) -> Any:
+            return Batching(count=count).map(
+                lambda row: jax.tree.map(lambda x: x[0], block(jax.tree.map(lambda x: x[None], row))), (0,)
+            )(rows)
+
+        return alone
 
     def _close(self, tuning: Any, window: Any) -> Any:
         """A window's end: a program of its own, started when every device is done, so that none waits long in the
@@ -196,13 +221,39 @@ class Programs:
         collect = lambda x: jax.lax.all_gather(x, CHAIN, tiled=True)  # noqa: E731
         return plan.adaptation.close(Ensemble(plan.chains, self._numbers(), collect), tuning, window)
 
+    def _close_on_host(self, tuning: Any, window: Any) -> Any:
+        """The same of all chains in one place: a reduction fused with what is done to a device's own chains would
+        round differently on other numbers of devices."""  # fmt: skip
+        plan = self._plan
+        assert plan.adaptation is not None
+        mesh = tuning.target_accept.sharding.mesh
+        host = gather(tuning)
+        per_chain, shared = self._split(host.params)
+        rows, per_chain = jax.tree.map(lambda x: x[: plan.chains], (host.chains, per_chain))
+        tuning = self._close_together(host._replace(chains=rows, params=per_chain | shared), gather(window))
+        per_chain, shared = self._split(gather(tuning.params))
+        rows, per_chain = place((gather(tuning.chains), per_chain), mesh)
+        shared, target = place((shared, host.target_accept), mesh, P())
+        return Tuning(rows, per_chain | shared, target)
+
+    @functools.cached_property
+    def _close_together(self) -> Callable[..., Any]:
+        plan = self._plan
+        everyone = Ensemble(plan.chains, np.arange(plan.chains, dtype=np.int32))
+        return jax.jit(lambda tuning, window: plan.adaptation.close(everyone, tuning, window))
+
     def _draw(self, root: Any, phase: Any, consts: Any, traced: Any, params: Any, carry: Any, start: Any, n: Any, thin: Any,
               count: Any):  # fmt: skip
-        keys, logdensity = self._keys(root, phase), self._logdensity(consts, traced)
-        kernel = self._plan.kernel
-        return kernel.draw_block(
-            keys, params, self._engine(count), logdensity, carry, start, n, thin, self._plan.capacity
-        )
+        plan, keys, logdensity = self._plan, self._keys(root, phase), self._logdensity(consts, traced)
+        per_chain, shared = self._split(params)
+
+        def block(rows: Any) -> Any:
+            keys, carry, params = rows
+            return plan.kernel.draw_block(
+                keys, params | shared, Batching(plan.shared), logdensity, carry, start, n, thin, plan.capacity
+            )
+
+        return self._grouped(block, count)((keys, carry, per_chain))
 
     def _constrained(self, consts: Any, traced: Any, rows: Any, n: Any) -> Any:
         """Constrained and deterministic sites of the first `n` rows, in batches of bounded memory."""

@@ -141,8 +141,8 @@ class Run:
 
         if self.work.tuning is None or self.adaptation is None:
             return ()
-        joined = gather(self.work.tuning.chains.joined, self.chains)
-        out = tuple(int(c) for c in np.flatnonzero(~joined))
+        moved = gather(self.work.tuning.chains.moved, self.chains)
+        out = tuple(int(c) for c in np.flatnonzero(~moved))
         if not out:
             return ()
         text = (
@@ -286,6 +286,7 @@ class Report:
 
 def _describe(run: Run) -> list[str]:
     mesh, timing = run.mesh, run.timing
+    config: Any = jax.config
     device = mesh.devices.flat[0]
     padding = f", {run.layout.padding} padding" if run.layout.padding else ""
     tuned = "untuned: its settings are the user's" if run.adaptation is None else (
@@ -298,7 +299,7 @@ def _describe(run: Run) -> list[str]:
         f"draws      {run.draws} per chain after {run.tune} of warm-up"
         + (f", every {run.thin}th kept" if run.thin > 1 else "")
         + f", seed {run._seed_text()}",
-        f"precision  {run.dtype}, matrix products at {jax.config.read('jax_default_matmul_precision') or 'highest'}",
+        f"precision  {run.dtype}, matrix products at {config.jax_default_matmul_precision or 'highest'}",
         f"time       {timing.total:.2f} s: trace {timing.trace:.2f}, start {timing.start:.2f}, warm-up "
         f"{timing.warmup:.2f}, sampling {timing.sampling:.2f}",
     ]

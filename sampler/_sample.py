@@ -87,7 +87,7 @@ def sample(
         coords: labels of dimensions.
         dims: names of the axes of sites, `{"theta": ["school"]}`; plates give theirs by themselves.
         reproducible: evaluate every chain by itself, so that draws do not depend on the number of devices, bit for bit
-            on CPU; slower.
+            on CPU; slower. Two devices or more: for a single one XLA compiles in other passes, which round differently.
         progress: True shows progress where one looks (terminal, notebook, log); a function gets each `Snapshot`.
         **unknown: refused by name.
 
@@ -117,7 +117,7 @@ def sample(
         raise MeshError("give mesh or devices, not both: a mesh names its devices.")
     mesh = chain_mesh(chains, devices) if mesh is None else as_chain_mesh(mesh)
     layout = ChainLayout.on(mesh, chains)
-    seed = secrets.randbits(32) if seed is None else seed
+    seed = _new_seed() if seed is None else seed
     key = root_key(seed)
 
     spec = make_target(target, args, data, dims=dims, coords=coords, var_names=var_names, chains=chains)
@@ -192,6 +192,16 @@ def sample(
     if progress is False and not run.verdict.ok:
         _log.warning("%s", run.verdict)
     return run
+
+
+def _new_seed() -> int:
+    """A seed drawn by the first process for all."""
+    seed = secrets.randbits(32)
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        seed = int(multihost_utils.broadcast_one_to_all(np.uint32(seed)))
+    return seed
 
 
 def _programs(

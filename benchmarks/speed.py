@@ -75,8 +75,8 @@ def row_many(quick: bool) -> list[Line]:
     worst = lambda xs: f"{max(x['rhat'] for x in xs):.3f}"  # noqa: E731
     parts = ", ".join(f"{k} {1000 * np.median([x['parts'][k] for x in a]):.0f}" for k in a[0]["parts"])
     what = (
-        f"radon, 64 chains, 500 draws: further call ({r['tune']} + 500, 2 devices) against BlackJAX's window_adaptation "
-        "and NUTS vmapped in one jit (500 + 500)"
+        f"radon, 64 chains, 500 draws: further call ({r['tune']} + 500, 2 devices) against BlackJAX's "
+        "window_adaptation and NUTS vmapped in one jit (500 + 500)"
     )
     ratio = f"{cost_b.wall / cost_a.wall:.1f}x (CPU {cost_b.cpu / cost_a.cpu:.1f}x)"
     return [

@@ -3,8 +3,9 @@
     python benchmarks/warmup.py run RESULTS.jsonl [--posteriors DIR] [--targets a,b] [--seeds 20]
     python benchmarks/warmup.py table RESULTS.jsonl > docs/warmup_table.md
 
-A row per run goes to RESULTS.jsonl as soon as it is known; rows that are there are not run again. Chains that adapt alone
-do not depend on each other, so Stan's windows run once with 64 chains per seed and the first 2, 4 and 16 of them are judged too.
+A row per run goes to RESULTS.jsonl as soon as it is known; rows that are there are not run again. Chains that adapt
+alone do not depend on each other, so Stan's windows run once per seed with the most chains asked for, and the first 2,
+4 and 16 of them are judged too. Where a run takes over 20 s, five seeds are run.
 """
 
 import argparse
@@ -96,7 +97,7 @@ def judged(run, chains, reference, name):
     return row
 
 
-def run(path, folder, only, seeds, methods):
+def run(path, folder, only, seeds, methods, counts):
     done = set()
     path = pathlib.Path(path)
     if path.exists():
@@ -110,7 +111,7 @@ def run(path, folder, only, seeds, methods):
             if only and name not in only:
                 continue
             for method in methods:
-                for chains in (64,) if method == "stan" else CHAINS:
+                for chains in counts[-1:] if method == "stan" else counts:
                     limit = seeds
                     for seed in range(seeds):
                         if seed >= limit or (name, method, chains, seed) in done:
@@ -126,7 +127,7 @@ def run(path, folder, only, seeds, methods):
                             rows = [{"chains": chains, "error": str(error)[:200]}]
                         else:
                             rows = [judged(result, c, reference, name)
-                                    for c in (CHAINS if method == "stan" else (chains,))]  # fmt: skip
+                                    for c in (counts if method == "stan" else (chains,))]  # fmt: skip
                         seconds = time.perf_counter() - begun
                         if seed > 0 and seconds > 20:
                             limit = 5
@@ -197,13 +198,15 @@ def main():
     parser.add_argument("--targets", default="")
     parser.add_argument("--methods", default="stan,pooled")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--chains", default="2,4,16,64")
     options = parser.parse_args()
     if options.what == "table":
         table(options.results)
         return
     cm.set_host_devices(2)
+    counts = tuple(int(c) for c in options.chains.split(","))
     only = set(filter(None, options.targets.split(",")))
-    run(options.results, options.posteriors, only, options.seeds, options.methods.split(","))
+    run(options.results, options.posteriors, only, options.seeds, options.methods.split(","), counts)
 
 
 if __name__ == "__main__":

@@ -168,7 +168,7 @@ def from_blackjax(algorithm: Any, **settings: Any) -> FromBlackjax:
         label = _ALIASES.get(algorithm, algorithm)
         algorithm = getattr(blackjax, label, None)
         if not (hasattr(algorithm, "init") and hasattr(algorithm, "build_kernel")):
-            names = [n for n in dir(blackjax) if hasattr(getattr(blackjax, n), "build_kernel")] + list(_ALIASES)
+            names = [n for n in dir(blackjax) if n[0] != "_" and hasattr(getattr(blackjax, n), "build_kernel")] + list(_ALIASES)
             near = difflib.get_close_matches(label, names, n=1)
             raise InputError(
                 f"BlackJAX has no algorithm {label!r} with init and build_kernel."
@@ -182,7 +182,7 @@ def from_blackjax(algorithm: Any, **settings: Any) -> FromBlackjax:
     elif not (hasattr(algorithm, "init") and hasattr(algorithm, "build_kernel")):
         raise InputError(f"{algorithm!r} is not a BlackJAX algorithm with init and build_kernel.")
     else:
-        found = [n for n in dir(blackjax) if getattr(blackjax, n) is algorithm]
+        found = [n for n in dir(blackjax) if n[0] != "_" and getattr(blackjax, n) is algorithm]
         label = found[0] if found else getattr(algorithm, "__name__", type(algorithm).__name__).rsplit(".", 1)[-1]
 
     for name in settings.keys() & set(_FLOATS):

@@ -269,14 +269,17 @@ class Watch:
         self._progress = progress
         self._chains, self._devices, self._totals = chains, devices, totals
         self._begun = time.perf_counter()
-        self._phase: tuple[str, float] = ("", self._begun)
+        self._phase, self._first = "", (self._begun, 0)
 
     def show(self, phase: str, done: int, tally: Tally, params: dict[str, Any]) -> None:
         """Report `done` draws per chain of a phase."""
         now = time.perf_counter()
-        if self._phase[0] != phase:
-            self._phase = (phase, self._phase[1] if not self._phase[0] else now)
-        spent = max(now - self._phase[1], 1e-9)
+        # A phase's first block may have compiled, so it says nothing of the rate.
+        if self._phase != phase:
+            self._phase, self._first = phase, (now, done)
+        begun, before = self._first
+        timed = done > before and now > begun
+        rate = (done - before) / (now - begun) if timed else 0.0
         total = self._totals[phase]
         step = None
         if "step_size" in params and np.ndim(params["step_size"]) <= 1:
@@ -291,8 +294,8 @@ class Watch:
                 done=done,
                 total=total,
                 elapsed=now - self._begun,
-                rate=done * self._chains / spent,
-                eta=spent / done * (total - done) if done else None,
+                rate=rate * self._chains,
+                eta=(total - done) / rate if timed else None,
                 divergences=int(tally.divergences.sum()),
                 step_size=step,
             )

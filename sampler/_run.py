@@ -20,6 +20,7 @@ from ._sites import default_float, nearest
 from ._target import Target
 
 Draws = dict[str, Shaped[np.ndarray, "chain draw ..."]]
+WarmupDraws = dict[str, Shaped[np.ndarray, "chain tune ..."]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Run:
 
     posterior: Draws
     stats: Draws
-    warmup_posterior: Draws | None
-    warmup_stats: Draws | None
+    warmup_posterior: WarmupDraws | None
+    warmup_stats: WarmupDraws | None
     draws: int
     tune: int
     thin: int
@@ -119,7 +120,7 @@ class Run:
         names = [names] if isinstance(names, str) else list(self.posterior) if names is None else list(names)
         for name in names:
             if name not in self.posterior:
-                raise InputError(f"on_mesh: there is no site {name!r}.{nearest(name, self.posterior)}")
+                raise InputError(f"on_mesh: there is no site {name!r}{nearest(name, self.posterior)}")
         return place({name: self.posterior[name] for name in names}, self.mesh)
 
     @functools.cached_property
@@ -228,10 +229,22 @@ class Run:
         return json.dumps(gather(self.seed).tolist())
 
     def show_sharding(self, names: Sequence[str] | None = None, *, ax: Any = None) -> Any:
-        """Where draws, state, data and parameters live; see `chainmesh.show_sharding`."""
+        """Where state, data and parameters live; see `chainmesh.show_sharding`.
+
+        Args:
+            names: parts to show, such as "state", "step_size" or "data['y']"; all when None.
+            ax: matplotlib axes to draw on, instead of showing it here.
+
+        Raises:
+            InputError: there is no such part.
+        """
         from ..sharding import show_sharding
 
-        return show_sharding(self, names=names, ax=ax)
+        parts = {part.name: part for part in self.sharding_parts()}
+        for name in names or ():
+            if name not in parts:
+                raise InputError(f"show_sharding: there is no part {name!r}{nearest(name, parts)}")
+        return show_sharding([parts[name] for name in names or parts], chains=self.chains, ax=ax)
 
     def sharding_parts(self) -> list[Any]:
         """What `show_sharding` draws of a run."""

@@ -76,7 +76,7 @@ def nearest(name: object, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     shown = ", ".join(map(repr, names[:12])) + (", ..." if len(names) > 12 else "")
-    return f"; there is {shown}" if names else "; there are none"
+    return f"; there is {shown}" if names else ""
 
 
 def matmul_precision() -> contextlib.AbstractContextManager:

@@ -175,13 +175,16 @@ def window(starts=False, metric=True, pool=True, hold=False):
     return {"max_depth": jnp.int32(64)} | {name: jnp.asarray(on, F32) for name, on in flags.items()}
 
 
-def closed(x, g, lp=None, accept=0.8, *, adaptation=None, starts=False, params=None, **flags):
+def closed(
+    x, g, lp=None, accept=0.8, *, diverging=False, adaptation=None, starts=False, params=None, **flags
+):
     """An adaptation after one window of made-up draws (draw, chain, dim); of starts, where there is one draw."""
     adaptation = cm.PooledWindows() if adaptation is None else adaptation
     draws, chains, dim = np.shape(x)
     x, g = jnp.asarray(x, F32), jnp.asarray(g, F32)
     lp = jnp.zeros((draws, chains)) if lp is None else jnp.broadcast_to(jnp.asarray(lp, F32), (draws, chains))
     accept = jnp.broadcast_to(jnp.asarray(accept, F32), (draws, chains))
+    diverging = jnp.broadcast_to(jnp.asarray(diverging), (draws, chains))
     kernel = cm.NUTS().params(dim, F32) if params is None else params
     ensemble = Ensemble(chains, jnp.arange(chains))
 
@@ -191,9 +194,12 @@ def closed(x, g, lp=None, accept=0.8, *, adaptation=None, starts=False, params=N
         if starts:
             return adaptation.close(ensemble, tuning, window(True, pool=False))
         tuning = adaptation._next(tuning, tuning.params, tuning.chains.step_size.log_x, 1.5)
-        for i in range(draws):
-            info = {"acceptance_rate": accept[i], "lp": lp[i], "diverging": accept[i] < 0}
-            tuning = adaptation.update(tuning, window(**flags), x[i], g[i], info)
+
+        def step(tuning, row):
+            return adaptation.update(tuning, window(**flags), row[0], row[1], row[2]), None
+
+        info = {"acceptance_rate": accept, "lp": lp, "diverging": diverging}
+        tuning, _ = jax.lax.scan(step, tuning, (x, g, info))
         return adaptation.close(ensemble, tuning, window(**flags))
 
     return jax.device_get(run())
@@ -311,7 +317,7 @@ def test_of_two_chains_in_a_funnel_both_move():
 
 
 def test_pooled_step_size_is_the_geometric_mean_of_the_chains_that_move():
-    accept = np.array([0.95, 0.9, 0.3, 0.02])
+    accept = np.array([0.82, 0.81, 0.8, 0.02])
     own = gate([-1, -1, -1, -1], accept, pool=False)
     shared = gate([-1, -1, -1, -1], accept, pool=True)
     steps = own.params["step_size"]
@@ -320,16 +326,28 @@ def test_pooled_step_size_is_the_geometric_mean_of_the_chains_that_move():
     np.testing.assert_allclose(shared.params["step_size"][3], steps[3], rtol=1e-6)
 
 
-def test_a_shared_step_size_is_held_and_corrected_at_the_windows_end():
-    """Mean acceptance 0.6 or 0.9 for a target of 0.8: shorter, or longer, by the law of HMC's acceptance rate."""
-    for accept in (0.6, 0.8, 0.9):
-        steps = gate([-1, -1, -1], accept, hold=True).params["step_size"]
-        sd = lambda rate: -2 * stats.norm.ppf(rate / 2)  # noqa: E731
-        np.testing.assert_allclose(steps, np.sqrt(sd(0.8) / sd(accept)), rtol=1e-3)
+def corrected(accept, draws, target=0.8):
+    """By the law of HMC's acceptance rate, 2 Phi(-c step^2); upwards only as far as the draws are worth it."""
+    factor = np.sqrt(stats.norm.ppf(target / 2) / stats.norm.ppf(accept / 2)) if accept < 1 else 2.0
+    return factor if factor < 1 else factor ** (draws / (draws + 500))
 
 
-def test_a_correction_is_bounded():
-    np.testing.assert_allclose(gate([-1, -1], 1.0, hold=True).params["step_size"], 2.0, rtol=1e-5)
+@pytest.mark.parametrize("accept", [0.5, 0.8, 0.9, 1.0])
+def test_a_shared_step_size_is_held_and_corrected_at_the_windows_end(accept):
+    steps = gate([-1, -1, -1], accept, hold=True).params["step_size"]
+    np.testing.assert_allclose(steps, corrected(accept, 60), rtol=1e-3)
+
+
+def test_a_shared_step_size_is_not_raised_where_trajectories_diverge():
+    steps = gate([-1, -1, -1], 0.9, diverging=[[True, False, False]] + 19 * [[False] * 3], hold=True)
+    np.testing.assert_allclose(steps.params["step_size"], 1.0, rtol=1e-5)
+
+
+def test_a_chain_for_which_the_shared_step_size_is_too_large_goes_its_own_way():
+    steps = gate([-1, -1, -1, -1], np.array([0.8, 0.8, 0.35, 0.8]), hold=True)
+    assert steps.chains.moved.all() and steps.chains.joined.tolist() == [True, True, False, True]
+    np.testing.assert_allclose(steps.params["step_size"][[0, 1, 3]], 1.0, rtol=1e-5)
+    np.testing.assert_allclose(steps.params["step_size"][2], corrected(0.35, 20), rtol=1e-3)
 
 
 def test_a_chain_whose_acceptance_breaks_down_lets_go_of_the_shared_step_size():
@@ -431,7 +449,7 @@ def test_pooled_warm_up_finds_scales_and_acceptance():
 
 @pytest.mark.slow
 def test_pooled_dense_metric_of_a_correlated_gaussian():
-    """With some 1000 correlated draws in the last metric window, no direction is off by a factor of 1.6."""
+    """From 16 x 87 draws, as good as some 150 independent ones: in 10 dimensions no direction is off by 2.5."""
     target = EXACT["gaussian_rotated"]
     initial = lambda key: jax.random.uniform(key, (target.dim,), minval=-2.0, maxval=2.0)  # noqa: E731
     run = cm.sample(
@@ -441,7 +459,7 @@ def test_pooled_dense_metric_of_a_correlated_gaussian():
     precision = -np.asarray(jax.hessian(target.logdensity)(jnp.zeros(target.dim)), np.float64)
     metric = run.parameters["inverse_mass_matrix"].astype(np.float64)
     ratio = np.linalg.eigvals(metric @ precision).real
-    assert 1 / 1.6 < ratio.min() and ratio.max() < 1.6, ratio
+    assert 1 / 2.5 < ratio.min() and ratio.max() < 2.5, ratio
     np.testing.assert_allclose(
         np.tril(run.parameters["inverse_mass_cholesky"]) @ run.parameters["inverse_mass_cholesky"].T,
         metric,
@@ -460,7 +478,8 @@ def with_needle(chains, inside, height):
     initial = np.random.default_rng(1).uniform(-2, 2, (chains, 3)).astype(F32)
     initial[list(inside)] = [30.0, 0.0, 0.0]
     return cm.sample(
-        cm.LogDensity(needle, initial=initial), data={"height": float(height)}, chains=chains, draws=30, tune=150,
+        cm.LogDensity(needle, initial=initial), data={"height": float(height)},
+        kernel=cm.HMC(n_leapfrog=8), chains=chains, draws=30, tune=150,
         devices=2, seed=0, progress=quiet, adaptation=cm.PooledWindows(),
     )  # fmt: skip
 

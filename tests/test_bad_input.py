@@ -38,7 +38,7 @@ def test_tune(value, untyped):
     refused(ValueError, "tune", "at least 0", repr(value), tune=value)
 
 
-def test_the_smallest_legal_counts():
+def test_the_smallest_legal_counts(untyped):
     run = sample(gauss(), kernel=RWM, draws=1, tune=0, chains=1, thin=1)
     assert run.posterior["x"].shape == (1, 1, 2) and run.tune == 0
     run.to_arviz(), run.summary(), str(run.report())
@@ -100,7 +100,7 @@ def test_unknown_options(option, hint):
         ({"kernel": numpyro.infer.NUTS(schools)}, ["kernel", "numpyro"]),
         ({"adaptation": cm.StanWindows}, ["StanWindows is a class"]),
         ({"adaptation": "stan"}, ["adaptation", "cm.StanWindows()", "str"]),
-        ({"adaptation": cm.StanWindows(), "kernel": cm.from_blackjax("elliptical_slice", mean=np.zeros(2), cov=np.eye(2))},
+        ({"adaptation": cm.StanWindows(), "kernel": cm.from_blackjax("elliptical_slice", mean=np.zeros(2), cov_matrix=np.eye(2))},
          ["cannot be tuned", "adaptation=None"]),
         ({"target_accept": 1.0, "kernel": "nuts"}, ["target_accept", "between 0 and 1"]),
         ({"target_accept": "high", "kernel": "nuts"}, ["target_accept", "'high'"]),
@@ -115,7 +115,7 @@ def test_unknown_options(option, hint):
     ],
 )  # fmt: skip
 def test_settings(options, words, untyped):
-    refused(Exception, *words, **options)
+    refused(cm.ChainmeshError, *words, **options)
 
 
 def test_a_metric_of_another_model():

@@ -32,8 +32,11 @@ def again(quick: bool) -> list[dict[str, Any]]:
     return out
 
 
-def ours(tune: int | None, calls: int) -> dict[str, Any]:
-    """Eight schools, 4 chains on 2 devices: first call and further ones, each with new data."""
+def ours(calls: int) -> dict[str, Any]:
+    """Eight schools, 4 chains on 2 devices: first call and further ones, each with new data.
+
+    The number of warm-up draws is traced, so one first call serves both numbers.
+    """
     begun = time.perf_counter()
     import chainmesh as cm
 
@@ -42,15 +45,16 @@ def ours(tune: int | None, calls: int) -> dict[str, Any]:
 
     speed, imported = SPEED["eight_schools"], time.perf_counter() - begun
 
-    def call(seed: int) -> None:
-        cm.sample(
-            speed.model, data=speed.data(seed), tune=tune, draws=1000, chains=4, seed=seed, progress=quiet
-        )
+    def call(seed: int, tune: int | None = 1000) -> None:
+        settings = {"tune": tune, "draws": 1000, "chains": 4, "seed": seed, "progress": quiet}
+        cm.sample(speed.model, data=speed.data(seed), **settings)
 
     with Compilations() as compiled:
         first = timed(lambda: call(0))[1]
-    further = median([timed(lambda s=s: call(s))[1] for s in range(1, calls + 1)])
-    return {"import": imported, "first": first, "further": further, "compile": compiled.seconds}
+    further = [timed(lambda s=s: call(s))[1] for s in range(1, calls + 1)]
+    default = [timed(lambda s=s: call(s, None))[1] for s in range(1, calls + 1)]
+    found = {"first": first, "further": median(further), "default": median(default)}
+    return {"import": imported, "compile": compiled.seconds, **found}
 
 
 def numpyro(calls: int) -> dict[str, Any]:
@@ -76,7 +80,8 @@ def numpyro(calls: int) -> dict[str, Any]:
     with Compilations() as compiled:
         first = timed(lambda: call(0))[1]
     further = median([timed(lambda s=s: call(s))[1] for s in range(1, calls + 1)])
-    return {"import": imported, "first": first, "further": further, "compile": compiled.seconds}
+    found = {"first": first, "further": further, "default": further}
+    return {"import": imported, "compile": compiled.seconds, **found}
 
 
 def leapfrog(model: str, quick: bool) -> list[dict[str, Any]]:
@@ -127,9 +132,9 @@ def leapfrog(model: str, quick: bool) -> list[dict[str, Any]]:
     def key(chain, draw):
         return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(root, chain), _programs.DRAW), draw)
 
-    draws = min(plan.capacity, {"eight_schools": 256, "logistic": 64, "radon": 64}[model])
     params = {"step_size": step, "max_depth": np.int32(10), "inverse_mass_matrix": metric}
     for chains in (1, 4) if quick else (1, 4, 16, 64):
+        draws = min(plan.capacity, 256, 1024 // chains)
         mine = dataclasses.replace(plan, adaptation=None, chains=chains, per_device=chains, capacity=draws)
         programs = _programs.Programs(mine, target.density, target.constrain)
         start = jax.tree.map(lambda x, n=chains: x[:n], state)
@@ -147,11 +152,19 @@ def leapfrog(model: str, quick: bool) -> list[dict[str, Any]]:
             block = compiling.result()
         steps = int(np.asarray(block(*args)[1].totals["n_steps"]).sum())
         their_steps = int(np.asarray(hand(*theirs)[1][2]).sum())
+        once = timed(lambda f=block, a=args: jax.block_until_ready(f(*a)))[1].cpu
+        times = max(1, int(0.05 / once))  # so that a measurement takes 50 ms or more
+
+        def repeat(f, args, times=times):
+            for _ in range(times):
+                jax.block_until_ready(f(*args))
+
         costs = interleaved(
-            5 if quick else 15,
-            lambda f=block, a=args: jax.block_until_ready(f(*a)),
-            lambda f=hand, a=theirs: jax.block_until_ready(f(*a)),
+            5 if quick else 9,
+            lambda r=repeat, a=(block, args): r(a[0], a[1]),
+            lambda r=repeat, a=(hand, theirs): r(a[0], a[1]),
         )
+        steps, their_steps = times * steps, times * their_steps
         per_step = {"ours": [c / steps for c in costs[0]], "peer": [c / their_steps for c in costs[1]]}
         out.append({"model": model, "chains": chains, "steps": [steps, their_steps], **per_step})
     return out

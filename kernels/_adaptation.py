@@ -62,7 +62,9 @@ class Chains(NamedTuple):
     moved: Bool[Array, " chains"]
     """Whether the chain moved in the last window: only then it counts in what is pooled."""
     joined: Bool[Array, " chains"]
-    """Whether the chain uses the shared step size."""
+    """Whether the chain holds the shared step size in a window that judges it."""
+    wary: Bool[Array, " chains"]
+    """Whether the shared step size has diverged too often to be raised again."""
     recent: Float[Array, " chains"]
     """Acceptance rate of late: an exponential mean over about five draws."""
 
@@ -77,8 +79,8 @@ class Tuning(NamedTuple):
 
 
 _LOG_STEP = 46.0
-"""Step sizes stay within exp(-46) to exp(46), about 1e-20 to 1e20: what accepts nothing (or everything) would drive them
-to 0 (or infinity), and no later window could bring them back."""
+"""Step sizes stay within exp(-46) to exp(46), about 1e-20 to 1e20: what accepts nothing (or everything) would drive
+them to 0 (or infinity), and no later window could bring them back."""
 
 
 def restarted(log_step: Float[Array, " chains"], boost: float) -> StepSize:
@@ -144,6 +146,7 @@ class Adaptation:
             diverged=0 * one,
             moved=one > 0,
             joined=one > 0,
+            wary=one < 0,
             recent=one,
         )
         if gradients is not None:
@@ -188,13 +191,17 @@ class Adaptation:
         """At a window's end: the next metric and step sizes. The only place where chains hear each other."""
         raise NotImplementedError
 
-    def _next(self, tuning: Tuning, params: Params, log_step: Float[Array, " chains"], boost: float) -> Tuning:
+    def _next(
+        self, tuning: Tuning, params: Params, log_step: Float[Array, " chains"], boost: float
+    ) -> Tuning:
         """The state that the next window starts from: nothing collected, the step size search at `log_step`."""
         rows = jax.tree.map(jnp.zeros_like, tuning.chains)
         one = jnp.ones_like(log_step)
         last = tuning.chains
         step_size = restarted(log_step, boost)
-        rows = rows._replace(step_size=step_size, moved=last.moved, joined=last.joined, recent=one)
+        rows = rows._replace(
+            step_size=step_size, moved=last.moved, joined=last.joined, wary=last.wary, recent=one
+        )
         return tuning._replace(chains=rows, params=params | {"step_size": jnp.exp(rows.step_size.log_x)})
 
 
@@ -204,7 +211,11 @@ def check_tunable(name: str, params: Params, info: dict[str, Any]) -> None:
     Raises:
         InputError: it has no step size, or reports no acceptance rate.
     """
-    if "step_size" not in params or np.ndim(params["step_size"]) or not {"acceptance_rate", "lp"} <= info.keys():
+    if (
+        "step_size" not in params
+        or np.ndim(params["step_size"])
+        or not {"acceptance_rate", "lp"} <= info.keys()
+    ):
         raise InputError(
             f"{name} cannot be tuned: an adaptation needs a kernel with a scalar step_size that reports its "
             "acceptance_rate. Leave adaptation=None and set its parameters by hand."
@@ -260,7 +271,11 @@ class StanWindows(Adaptation):
             n = rows.x.n.reshape(-1, *[1] * (rows.x.m2.ndim - 1))
             ridge = jnp.eye(rows.x.mean.shape[-1], dtype=n.dtype) if rows.x.m2.ndim == 3 else 1.0
             estimate = rows.x.m2 / jnp.maximum(n - 1, 1) * (n / (n + 5)) + 1e-3 * (5 / (n + 5)) * ridge
-            ok = (window["metric"] > 0) & jnp.isfinite(estimate).all(axis=tuple(range(1, estimate.ndim))) & (rows.x.n > 1)
+            ok = (
+                (window["metric"] > 0)
+                & jnp.isfinite(estimate).all(axis=tuple(range(1, estimate.ndim)))
+                & (rows.x.n > 1)
+            )
             ok = ok.reshape(-1, *[1] * (estimate.ndim - 1))
             params = params | {"inverse_mass_matrix": jnp.where(ok, estimate, params["inverse_mass_matrix"])}
             if "inverse_mass_cholesky" in params:
@@ -268,7 +283,9 @@ class StanWindows(Adaptation):
                 ok = jnp.isfinite(factor).all(axis=(1, 2), keepdims=True)
                 old = tuning.params
                 params = params | {
-                    "inverse_mass_matrix": jnp.where(ok, params["inverse_mass_matrix"], old["inverse_mass_matrix"]),
+                    "inverse_mass_matrix": jnp.where(
+                        ok, params["inverse_mass_matrix"], old["inverse_mass_matrix"]
+                    ),
                     "inverse_mass_cholesky": jnp.where(ok, factor, old["inverse_mass_cholesky"]),
                 }
         # A window of starts leaves the step size search as it began.

@@ -83,7 +83,9 @@ class Kernel:
         """
         raise NotImplementedError
 
-    def init(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"]) -> Any:
+    def init(
+        self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"]
+    ) -> Any:
         """The state at a start position: what the next step needs."""
         raise NotImplementedError
 
@@ -95,7 +97,9 @@ class Kernel:
         del value, gradient
         return self.init(key, params, logdensity, position)
 
-    def step(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any) -> tuple[Any, Info]:
+    def step(
+        self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any
+    ) -> tuple[Any, Info]:
         """One draw: the next state, and what diagnostics need."""
         raise NotImplementedError
 
@@ -114,7 +118,9 @@ class Kernel:
                    gradients: Float[Array, "chains dim"]) -> Carry:  # fmt: skip
         """What a block starts from, one row a chain; log densities and gradients there are known."""
         one = lambda key, p, x, v, g: self.resume(key, p, logdensity, x, v, g)  # noqa: E731
-        return engine.map(one, (0, engine.param_axes(params), 0, 0, 0))(keys, params, positions, values, gradients)
+        return engine.map(one, (0, engine.param_axes(params), 0, 0, 0))(
+            keys, params, positions, values, gradients
+        )
 
     def carry_step(self, keys: Key[Array, " chains"], params: Params, engine: "Batching", logdensity: LogDensityFn,
                    carry: Carry) -> tuple[Carry, Info]:  # fmt: skip
@@ -185,7 +191,9 @@ class Batching:
                     return [x for name in arg for x in mapped(arg[name], axis[name])]
                 return [] if axis is None else jax.tree.leaves(arg)
 
-            chains = next(x.shape[0] for arg, axis in zip(args, in_axes, strict=True) for x in mapped(arg, axis))
+            chains = next(
+                x.shape[0] for arg, axis in zip(args, in_axes, strict=True) for x in mapped(arg, axis)
+            )
             shapes = jax.eval_shape(lambda: fn(*pick(0)))
             out = jax.tree.map(lambda s: jnp.zeros((chains, *s.shape), s.dtype), shapes)
 

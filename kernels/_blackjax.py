@@ -27,7 +27,14 @@ _NAMES = {
 }
 _ALIASES = {"random_walk": "additive_step_random_walk", "rwm": "additive_step_random_walk"}
 _TARGETS = {"mala": 0.574, "additive_step_random_walk": 0.234, "barker": 0.4, "barker_proposal": 0.4}
-_GRADIENT_FREE = ("additive_step_random_walk", "rmh", "irmh", "elliptical_slice", "slice_sampling", "coordinate_slice")
+_GRADIENT_FREE = (
+    "additive_step_random_walk",
+    "rmh",
+    "irmh",
+    "elliptical_slice",
+    "slice_sampling",
+    "coordinate_slice",
+)
 _FLOATS = ("step_size", "L", "alpha", "delta")
 """Numbers even where an int is given; other ints may be static in BlackJAX, such as a number of steps."""
 _INIT = 0x696E6974
@@ -70,7 +77,9 @@ class FromBlackjax(Kernel):
 
     def __repr__(self) -> str:
         given = {**dict(self.static), **(self.numbers or {})}
-        return f"from_blackjax({', '.join([repr(self.label), *(f'{k}={short(v)}' for k, v in given.items())])})"
+        return (
+            f"from_blackjax({', '.join([repr(self.label), *(f'{k}={short(v)}' for k, v in given.items())])})"
+        )
 
     @property
     def needs_gradient(self) -> bool:
@@ -102,17 +111,21 @@ class FromBlackjax(Kernel):
         kernel = self.build_fn(**build)
         return kernel, {name: settings[name] for name in _parameters(kernel) if name in settings}
 
-    def init(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"]) -> Any:
+    def init(
+        self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"]
+    ) -> Any:
         """The algorithm's own state."""
         wanted = _parameters(self.init_fn)
         # Start positions come from small numbers folded into this key, as do the keys that algorithms split off it.
         key = jax.random.fold_in(key, _INIT)
-        more = {name: key for name in ("rng_key", "random_generator_arg") if name in wanted}
+        more: dict[str, Any] = {name: key for name in ("rng_key", "random_generator_arg") if name in wanted}
         settings = {**dict(self.static), **params}
         more |= {name: settings[name] for name in wanted if name in settings}
         return self.init_fn(position, logdensity, **more)
 
-    def step(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any) -> tuple[Any, Info]:
+    def step(
+        self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any
+    ) -> tuple[Any, Info]:
         """One step; scalars of its info under ArviZ's names."""
         kernel, settings = self._kernel(params)
         if not self.needs_gradient:
@@ -147,9 +160,10 @@ class FromBlackjax(Kernel):
 def from_blackjax(algorithm: Any, **settings: Any) -> FromBlackjax:
     """A BlackJAX algorithm with `init` and `build_kernel` as a kernel, for `sample(kernel=...)`.
 
-    Floats and arrays among the settings are traced: other values reuse the compiled program. Ints (but for step sizes
-    and the like), strings and functions are static. Nothing is tuned unless an adaptation is given. Positions are flat arrays in unconstrained
-    space. Of elliptical_slice, the log density must be the likelihood alone: its Gaussian prior is in the settings.
+    Floats and arrays among the settings are traced: other values reuse the compiled program. Ints (but for step
+    sizes and the like), strings and functions are static. Nothing is tuned unless an adaptation is given. Positions
+    are flat arrays in unconstrained space. Of elliptical_slice, the log density must be the likelihood alone: its
+    Gaussian prior is in the settings.
 
     Args:
         algorithm: a name ("mala", "random_walk", "ghmc", "mclmc", "barker", "elliptical_slice", ...) or the BlackJAX
@@ -168,7 +182,9 @@ def from_blackjax(algorithm: Any, **settings: Any) -> FromBlackjax:
         label = _ALIASES.get(algorithm, algorithm)
         algorithm = getattr(blackjax, label, None)
         if not (hasattr(algorithm, "init") and hasattr(algorithm, "build_kernel")):
-            names = [n for n in dir(blackjax) if n[0] != "_" and hasattr(getattr(blackjax, n), "build_kernel")] + list(_ALIASES)
+            names = [
+                n for n in dir(blackjax) if n[0] != "_" and hasattr(getattr(blackjax, n), "build_kernel")
+            ] + list(_ALIASES)
             near = difflib.get_close_matches(label, names, n=1)
             raise InputError(
                 f"BlackJAX has no algorithm {label!r} with init and build_kernel."
@@ -183,22 +199,33 @@ def from_blackjax(algorithm: Any, **settings: Any) -> FromBlackjax:
         raise InputError(f"{algorithm!r} is not a BlackJAX algorithm with init and build_kernel.")
     else:
         found = [n for n in dir(blackjax) if n[0] != "_" and getattr(blackjax, n) is algorithm]
-        label = found[0] if found else getattr(algorithm, "__name__", type(algorithm).__name__).rsplit(".", 1)[-1]
+        label = (
+            found[0] if found else getattr(algorithm, "__name__", type(algorithm).__name__).rsplit(".", 1)[-1]
+        )
 
     for name in settings.keys() & set(_FLOATS):
         if isinstance(settings[name], int | np.integer) and not isinstance(settings[name], bool):
             settings[name] = float(settings[name])
         if not _is_number(settings[name]):
-            raise OptionError(f"from_blackjax: {name}={settings[name]!r} is not a number or an array of them.")
+            raise OptionError(
+                f"from_blackjax: {name}={settings[name]!r} is not a number or an array of them."
+            )
     traced = {name: value for name, value in settings.items() if _is_number(value)}
     static = {name: value for name, value in settings.items() if name not in traced}
     for name, value in static.items():
         try:
             hash(value)
         except TypeError:
-            raise OptionError(f"from_blackjax: {name}={value!r} is neither a number, an array nor hashable.") from None
+            raise OptionError(
+                f"from_blackjax: {name}={value!r} is neither a number, an array nor hashable."
+            ) from None
     kernel = FromBlackjax(
-        label, algorithm.init, algorithm.build_kernel, tuple(sorted(static.items())), tuple(sorted(traced)), traced
+        label,
+        algorithm.init,
+        algorithm.build_kernel,
+        tuple(sorted(static.items())),
+        tuple(sorted(traced)),
+        traced,
     )
     _check_settings(kernel, settings)
     return kernel
@@ -212,7 +239,7 @@ def _check_settings(kernel: FromBlackjax, settings: dict[str, Any]) -> None:
         keep: list[Any] = []
         # Only the signature is wanted: nothing is computed.
         numbers = {name: kernel.numbers[name] for name in kernel.traced}
-        jax.eval_shape(lambda p: keep.append(kernel._kernel(p)[0]) or 0, numbers)
+        jax.eval_shape(lambda p: keep.append(kernel._kernel(p)[0]), numbers)
         inner = {n: p for n, p in _parameters(keep[0]).items() if n not in _GIVEN}
         step_is_scale = kernel.label == "additive_step_random_walk" and "step_size" in settings
         missing = [
@@ -224,7 +251,9 @@ def _check_settings(kernel: FromBlackjax, settings: dict[str, Any]) -> None:
     if kernel.label == "additive_step_random_walk":
         known.append("step_size")
     if missing:
-        raise OptionError(f"blackjax.{kernel.label} needs {', '.join(missing)}: from_blackjax(..., {missing[0]}=...).")
+        raise OptionError(
+            f"blackjax.{kernel.label} needs {', '.join(missing)}: from_blackjax(..., {missing[0]}=...)."
+        )
     for name in settings:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

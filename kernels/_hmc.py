@@ -53,7 +53,9 @@ class HMC(Kernel):
         steps = np.asarray(self.n_leapfrog, np.int32)
         return {"step_size": step, "n_leapfrog": steps, **metric_params(self.inverse_mass_matrix, dim, dtype)}
 
-    def init(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"]) -> Any:
+    def init(
+        self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"]
+    ) -> Any:
         """BlackJAX's HMCState: position, log density, gradient."""
         from blackjax.mcmc import hmc
 
@@ -70,7 +72,9 @@ class HMC(Kernel):
         del key, params, logdensity
         return hmc.HMCState(position, value, gradient)
 
-    def step(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any) -> tuple[Any, Info]:
+    def step(
+        self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any
+    ) -> tuple[Any, Info]:
         """One trajectory, accepted or not."""
         from blackjax.mcmc import hmc
 

@@ -23,7 +23,9 @@ def metric_params(inverse_mass_matrix: Any, dim: int, dtype: np.dtype) -> Params
     try:
         matrix = np.asarray(inverse_mass_matrix, dtype)
     except (TypeError, ValueError):
-        raise InputError(f"inverse_mass_matrix must be an array of numbers, got {inverse_mass_matrix!r}.") from None
+        raise InputError(
+            f"inverse_mass_matrix must be an array of numbers, got {inverse_mass_matrix!r}."
+        ) from None
     if matrix.shape not in ((dim,), (dim, dim)):
         raise InputError(
             f"inverse_mass_matrix has shape {matrix.shape}; this model has {dim} unconstrained parameters, so it must "
@@ -31,7 +33,9 @@ def metric_params(inverse_mass_matrix: Any, dim: int, dtype: np.dtype) -> Params
         )
     if matrix.ndim == 1:
         if not (np.isfinite(matrix).all() and (matrix > 0).all()):
-            raise InputError("inverse_mass_matrix: every entry of a diagonal metric must be positive and finite.")
+            raise InputError(
+                "inverse_mass_matrix: every entry of a diagonal metric must be positive and finite."
+            )
         return {"inverse_mass_matrix": matrix}
     size = np.abs(matrix).max()
     if not np.isfinite(size) or not np.allclose(matrix, matrix.T, rtol=0, atol=1e-5 * size):
@@ -64,7 +68,9 @@ def euclidean(params: Params) -> Any:
         del position
         return 0.5 * jnp.dot(inverse @ momentum, momentum)
 
-    def check_turning(left: Array, right: Array, total: Array, position_left: Any = None, position_right: Any = None):
+    def check_turning(
+        left: Array, right: Array, total: Array, position_left: Any = None, position_right: Any = None
+    ):
         """Generalised U-turn criterion (Betancourt 2013, arXiv:1304.1920, as Stan applies it)."""
         del position_left, position_right
         rho = inverse @ (total - (left + right) / 2)

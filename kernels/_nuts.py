@@ -52,7 +52,11 @@ class NUTS(Kernel):
     inverse_mass_matrix: Any = setting()
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_depth, bool) or not isinstance(self.max_depth, int) or not 1 <= self.max_depth <= 24:
+        if (
+            isinstance(self.max_depth, bool)
+            or not isinstance(self.max_depth, int)
+            or not 1 <= self.max_depth <= 24
+        ):
             raise InputError(f"max_depth must be an integer from 1 to 24, got {self.max_depth!r}.")
         positive("divergence_threshold", self.divergence_threshold, np.dtype(float))
 
@@ -72,7 +76,9 @@ class NUTS(Kernel):
         cap = np.asarray(self.max_depth, np.int32)
         return {"step_size": step, "max_depth": cap, **metric_params(self.inverse_mass_matrix, dim, dtype)}
 
-    def init(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"]) -> Any:
+    def init(
+        self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, position: Float[Array, " dim"]
+    ) -> Any:
         """BlackJAX's HMCState: position, log density, gradient."""
         from blackjax.mcmc import hmc
 
@@ -89,7 +95,9 @@ class NUTS(Kernel):
         del key, params, logdensity
         return hmc.HMCState(position, value, gradient)
 
-    def step(self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any) -> tuple[Any, Info]:
+    def step(
+        self, key: Key[Array, ""], params: Params, logdensity: LogDensityFn, state: Any
+    ) -> tuple[Any, Info]:
         """One trajectory and the draw taken from it."""
         from blackjax.mcmc import hmc, proposal, termination, trajectory
         from blackjax.mcmc.integrators import IntegratorState, velocity_verlet

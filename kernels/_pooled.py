@@ -17,14 +17,17 @@ from ._moments import pool
 class PooledWindows(Adaptation):
     """Short windows whose metric comes from the draws and gradients of all chains.
 
-    The diagonal metric is sqrt(Var x / Var g), exact for a Gaussian from few draws, wherever they are (nutpie; Seyboldt,
-    Carlson and Carpenter 2026, arXiv:2603.18845). The first one comes from the starts alone. While the metric is rough,
-    trees are capped. Each chain searches its own step size until the fourth window's end; there chains that move join:
-    they take the geometric mean of theirs and keep it through the next window, whose mean acceptance over all of them
-    corrects it (`_corrected`), and so on to the end. A chain with less than half of it keeps its own. A chain moves when its acceptance over the window is at least a third of the target and
-    its log density lies in the range of the others (`_moves` has the rule); one that does not searches
-    for a step size of its own, and its draws stay out of the metric until it does. A chain whose acceptance breaks down
-    at the shared step size leaves at once.
+    Metric: sqrt(Var x / Var g), exact for a Gaussian from few draws, wherever they are (nutpie; Seyboldt, Carlson and
+    Carpenter 2026, arXiv:2603.18845). The first one comes from the starts alone. While it is rough, trees are capped.
+
+    Step size: each chain searches its own through four windows. Then chains that move join: they take the geometric
+    mean of theirs (of those within a factor of two of the median) and hold it through the next window, whose acceptance
+    over all of them corrects it (`_corrected`), and so on to the end. Where more than 1 in 400 of their draws diverge
+    it is lowered by a quarter and never raised again. A chain that needs less than half of it keeps its own, and one
+    whose acceptance breaks down at it leaves at once.
+
+    Who counts: a chain moves when its acceptance over the window is at least a third of the target and its log density
+    lies in the range of the others (`_moves`). One that does not stays out of metric and step size until it does.
 
     Args:
         dense: a dense metric: the pooled covariance, drawn towards the diagonal metric while draws are few.
@@ -63,7 +66,8 @@ class PooledWindows(Adaptation):
         caps = [*self.depths, *[64] * len(lengths)]
         own = len(self.own)
         windows = [
-            Window(n, max_depth=caps[i], metric=True, pool=i + 1 >= own, hold=i >= own) for i, n in enumerate(lengths)
+            Window(n, max_depth=caps[i], metric=True, pool=i + 1 >= own, hold=i >= own)
+            for i, n in enumerate(lengths)
         ]
         return (*windows, Window(last, pool=True, hold=len(lengths) >= own))
 
@@ -74,15 +78,17 @@ class PooledWindows(Adaptation):
         moves = jnp.where(starts, jnp.ones(ensemble.chains, bool), _moves(ensemble, tuning))
         if "inverse_mass_matrix" in params:
             params = params | self._metric(ensemble, tuning, moves, window)
-        own, shared, joined = self._step_sizes(ensemble, tuning, moves, window)
-        step = jnp.where((window["pool"] > 0) & joined, shared, own)
-        tuning = tuning._replace(chains=rows._replace(moved=ensemble.mine(moves), joined=joined))
+        own, shared, fits, wary = self._step_sizes(ensemble, tuning, moves, window)
+        step = jnp.where((window["pool"] > 0) & fits, shared, own)
+        wary = jnp.broadcast_to(wary, fits.shape)
+        tuning = tuning._replace(chains=rows._replace(moved=ensemble.mine(moves), joined=fits, wary=wary))
         return self._next(tuning, params, step, 1.5)
 
     def _step_sizes(
         self, ensemble: Ensemble, tuning: Tuning, moves: Bool[Array, " all_chains"], window: dict[str, Array]
-    ) -> tuple[Float[Array, " chains"], Float[Array, ""], Bool[Array, " chains"]]:
-        """Logs of each chain's own step size and of the shared one, and who takes the latter."""
+    ) -> tuple[Float[Array, " chains"], Float[Array, ""], Bool[Array, " chains"], Bool[Array, ""]]:
+        """Logs of each chain's own step size and of the shared one, who takes the latter, and whether it has diverged
+        too often to be raised again."""  # fmt: skip
         rows, target = tuning.chains, tuning.target_accept
         n = jnp.maximum(rows.n, 1.0)
         mine = rows.accept / n
@@ -93,16 +99,18 @@ class PooledWindows(Adaptation):
         own = jnp.where(misfit, own + _corrected(mine, target), own)
         log_steps, judges = ensemble.gather(own), moves & ensemble.gather(held & ~misfit)
         # Too large a step freezes chains, too small a one only costs time: it is lowered at once, raised as far as the
-        # number of draws is worth it, and not at all where trajectories diverge.
+        # number of draws is worth it; where draws diverge it is lowered by a quarter and never raised again.
         correction = _corrected(_mean(ensemble.gather(mine), judges), target)
-        diverging = _mean(ensemble.gather(rows.diverged / n), judges) > 0.01
+        diverging = _mean(ensemble.gather(rows.diverged / n), judges) > 0.0025
+        wary = diverging | ensemble.gather(rows.wary).any()
         seen = jnp.sum(jnp.where(judges, ensemble.gather(n), 0.0))
-        upward = jnp.where(diverging, 0.0, seen / (seen + 500.0))
+        upward = jnp.where(wary, 0.0, seen / (seen + 500.0))
         correction = jnp.where(correction > 0, upward * correction, correction)
-        shared = jnp.where(judges.any(), _mean(log_steps, judges) + correction, _mean(log_steps, moves))
+        correction = jnp.where(diverging, jnp.minimum(correction, np.log(0.75)), correction)
+        shared = jnp.where(judges.any(), _mean(log_steps, judges) + correction, _middle(log_steps, moves))
         fits = moves & ~ensemble.gather(misfit) & (log_steps >= shared - np.log(2.0))
         fits = jnp.where(judges.any(), fits | judges, fits)
-        return own, shared, ensemble.mine(fits)
+        return own, shared, ensemble.mine(fits), wary
 
     def update(
         self, tuning: Tuning, window: dict[str, Array], positions: Float[Array, "chains dim"],
@@ -156,6 +164,12 @@ def _mean(x: Float[Array, " all_chains"], use: Bool[Array, " all_chains"]) -> Fl
     return jnp.sum(jnp.where(use, x, 0.0)) / jnp.maximum(jnp.sum(use), 1)
 
 
+def _middle(x: Float[Array, " all_chains"], use: Bool[Array, " all_chains"]) -> Float[Array, ""]:
+    """Mean over the chains in `use` that lie within a factor of two (of the logs' exponentials) of their median."""
+    median = jnp.sort(jnp.where(use, x, jnp.inf))[jnp.maximum(jnp.sum(use) - 1, 0) // 2]
+    return _mean(x, use & (jnp.abs(x - median) <= np.log(2.0)))
+
+
 def _corrected(accept: Float[Array, "*rows"], target: Float[Array, ""]) -> Float[Array, "*rows"]:
     """What to add to the log of a step size that was accepted at a rate `accept`; at most a factor of two.
 
@@ -190,4 +204,6 @@ def _moves(ensemble: Ensemble, tuning: Tuning) -> Bool[Array, " all_chains"]:
     distance = jnp.where(accepting, jnp.abs(lp - lp[middle]), jnp.inf)
     deviation = jnp.sort(distance)[jnp.maximum(count - 1, 0) // 2]
     gaussian_sd = float(rows.x.mean.shape[-1] / 2) ** 0.5
-    return accepting & (distance <= 5 * (deviation + jnp.maximum(jnp.nan_to_num(own_sd[middle]), gaussian_sd)))
+    return accepting & (
+        distance <= 5 * (deviation + jnp.maximum(jnp.nan_to_num(own_sd[middle]), gaussian_sd))
+    )

@@ -23,7 +23,7 @@ from ..kernels import Adaptation, Batching, Ensemble, Kernel, Tuning, warmup_blo
 from ..sharding import CHAIN, chain_program, gather, place
 from ._small_programs import clear_small_programs
 
-START, WARMUP, DRAW = 0, 1, 2
+START, WARMUP, DRAW, INIT = 0, 1, 2, 3
 """Phases of a chain's random stream: tags folded into its key, so that no two phases share a key."""
 
 _RADIUS = 2.0
@@ -166,7 +166,7 @@ class Programs:
         _, _, found = jax.lax.while_loop(again, body, (jnp.int32(0), jnp.zeros(k, bool), first))
         z, lp, terms, gradient, tries = found
         carry = plan.kernel.carry_init(
-            keys, params, engine, self._logdensity(consts, traced), z, lp, gradient
+            self._keys(root, INIT), params, engine, self._logdensity(consts, traced), z, lp, gradient
         )
         checks = {"position": z, "lp": lp, "terms": terms, "gradient": gradient, "tries": tries}
         if plan.adaptation is None:
@@ -198,7 +198,8 @@ class Programs:
     def _split(self, params: Any) -> tuple[dict, dict]:
         """The parameters with a chain axis, and those without."""
         shared = self._plan.shared
-        return {k: v for k, v in params.items() if k not in shared}, {k: params[k] for k in params if k in shared}
+        chain = {name: value for name, value in params.items() if name not in shared}
+        return chain, {name: value for name, value in params.items() if name in shared}
 
     def _grouped(self, block: Callable[[Any], Any], count: Any) -> Callable[[Any], Any]:
         """`block` as it is, or called for every chain by itself, so that its arithmetic does not depend on how many
@@ -207,9 +208,15 @@ class Programs:
             return block
 
         def alone(rows: Any) -> Any:
-            return Batching(count=count).map(
-                lambda row: jax.tree.map(lambda x: x[0], block(jax.tree.map(lambda x: x[None], row))), (0,)
-            )(rows)
+            trees = []
+
+            def one(row: Any) -> list[jax.Array]:
+                leaves, tree = jax.tree.flatten(block(jax.tree.map(lambda x: x[None], row)))
+                trees.append(tree)
+                return [x[0] for x in leaves]
+
+            leaves = Batching(count=count).map(one, (0,))(rows)
+            return jax.tree.unflatten(trees[-1], leaves)
 
         return alone
 
@@ -239,11 +246,16 @@ class Programs:
     @functools.cached_property
     def _close_together(self) -> Callable[..., Any]:
         plan = self._plan
-        everyone = Ensemble(plan.chains, np.arange(plan.chains, dtype=np.int32))
-        return jax.jit(lambda tuning, window: plan.adaptation.close(everyone, tuning, window))
 
-    def _draw(self, root: Any, phase: Any, consts: Any, traced: Any, params: Any, carry: Any, start: Any, n: Any, thin: Any,
-              count: Any):  # fmt: skip
+        def together(tuning: Any, window: Any) -> Any:
+            assert plan.adaptation is not None
+            everyone = Ensemble(plan.chains, jnp.arange(plan.chains, dtype=jnp.int32))
+            return plan.adaptation.close(everyone, tuning, window)
+
+        return jax.jit(together)
+
+    def _draw(self, root: Any, phase: Any, consts: Any, traced: Any, params: Any, carry: Any, start: Any, n: Any,
+              thin: Any, count: Any):  # fmt: skip
         plan, keys, logdensity = self._plan, self._keys(root, phase), self._logdensity(consts, traced)
         per_chain, shared = self._split(params)
 

@@ -308,7 +308,8 @@ def _describe(run: Run) -> list[str]:
     lines = [
         f"{run!r}",
         f"kernel     {run.kernel!r}, {tuned}",
-        f"chains     {run.chains} on {mesh.devices.size} x {device.device_kind} ({run.layout.per_device} each{padding})",
+        f"chains     {run.chains} on {mesh.devices.size} x {device.device_kind} ({run.layout.per_device} each"
+        f"{padding})",
         f"draws      {run.draws} per chain after {run.tune} of warm-up"
         + (f", every {run.thin}th kept" if run.thin > 1 else "")
         + f", seed {run._seed_text()}",

@@ -240,9 +240,9 @@ def _info_of(spec: Target, kernel: Kernel, params: dict) -> dict[str, Any]:
     """What a step of the kernel reports, found without running it."""
 
     def one(key: Any, params: Any, z: Any) -> Any:
-        logdensity = lambda z: jax.core.eval_jaxpr(spec.density.jaxpr, spec.density.consts, z, *spec.traced)[
-            0
-        ]
+        def logdensity(z: Any) -> Any:
+            return jax.core.eval_jaxpr(spec.density.jaxpr, spec.density.consts, z, *spec.traced)[0]
+
         return kernel.step(key, params, logdensity, kernel.init(key, params, logdensity, z))[1]
 
     z = jax.ShapeDtypeStruct((spec.dim,), spec.dtype)

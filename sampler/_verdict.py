@@ -270,8 +270,8 @@ def _mixing_faults(table: Diagnostics, culprits: Collection[int], notes: list[st
             found.append(Finding("rhat", text, (), sites))
         elif (worst := float(np.max(table.rhat[judged]))) > RHAT_LIMIT:
             notes.append(
-                f"R-hat reaches {worst:.4g}: above {RHAT_LIMIT}, but no more than agreeing chains of this length show by "
-                "chance. Draw longer to be sure."
+                f"R-hat reaches {worst:.4g}: above {RHAT_LIMIT}, but no more than agreeing chains of this length show "
+                "by chance. Draw longer to be sure."
             )
     if table.n_draws < MIN_DRAWS_ESS:
         notes.append(

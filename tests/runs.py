@@ -7,13 +7,13 @@ import subprocess
 import sys
 import textwrap
 
-import chainmesh as cm
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
+import chainmesh as cm
 
 RWM = cm.from_blackjax("random_walk", step_size=0.5)
 HMC = cm.HMC(step_size=0.5, n_leapfrog=4)

@@ -297,6 +297,7 @@ def gate(lp, accept=0.8, dim=2, draws=20, **flags):
         ([-1, -300], 0.8, [1, 0]),  # of two, the better one
         ([-1, -1.5, -1], [0.8, 0.2, 0.3], [1, 0, 1]),  # a third of the target of 0.8
         ([500, 500, 500, -1, -2], [0, 0, 0, 0.8, 0.8], [0, 0, 0, 1, 1]),  # frozen ones do not set the range
+        ([-500, -500, -500, -1, -2, -900], [0, 0, 0, 0.8, 0.8, 0.8], [0, 0, 0, 1, 1, 0]),
         ([500, -1], [0, 0.8], [0, 1]),
         ([-1, np.nan, -2], 0.8, [1, 0, 1]),
         ([-1, -np.inf, -2, -1.5], 0.8, [1, 0, 1, 1]),
@@ -339,8 +340,9 @@ def test_a_shared_step_size_is_held_and_corrected_at_the_windows_end(accept):
 
 
 def test_a_shared_step_size_is_not_raised_where_trajectories_diverge():
-    steps = gate([-1, -1, -1], 0.9, diverging=[[True, False, False]] + 19 * [[False] * 3], hold=True)
-    np.testing.assert_allclose(steps.params["step_size"], 1.0, rtol=1e-5)
+    out = gate([-1, -1, -1], 0.9, diverging=[[True, False, False]] + 19 * [[False] * 3], hold=True)
+    steps = out.params["step_size"]
+    assert (steps == steps[0]).all() and 0.5 < steps[0] < 1.0 + 1e-5
 
 
 def test_a_chain_for_which_the_shared_step_size_is_too_large_goes_its_own_way():
@@ -449,7 +451,7 @@ def test_pooled_warm_up_finds_scales_and_acceptance():
 
 @pytest.mark.slow
 def test_pooled_dense_metric_of_a_correlated_gaussian():
-    """From 16 x 87 draws, as good as some 150 independent ones: in 10 dimensions no direction is off by 2.5."""
+    """From 16 x 87 correlated draws: what is left of a condition number of 100, a diagonal leaves most of it."""
     target = EXACT["gaussian_rotated"]
     initial = lambda key: jax.random.uniform(key, (target.dim,), minval=-2.0, maxval=2.0)  # noqa: E731
     run = cm.sample(
@@ -459,7 +461,9 @@ def test_pooled_dense_metric_of_a_correlated_gaussian():
     precision = -np.asarray(jax.hessian(target.logdensity)(jnp.zeros(target.dim)), np.float64)
     metric = run.parameters["inverse_mass_matrix"].astype(np.float64)
     ratio = np.linalg.eigvals(metric @ precision).real
-    assert 1 / 2.5 < ratio.min() and ratio.max() < 2.5, ratio
+    diagonal = np.linalg.eigvals(np.diag(np.diag(np.linalg.inv(precision))) @ precision).real
+    assert diagonal.max() / diagonal.min() > 30
+    assert ratio.max() / ratio.min() < 10 and 0.2 < ratio.min() and ratio.max() < 3, ratio
     np.testing.assert_allclose(
         np.tril(run.parameters["inverse_mass_cholesky"]) @ run.parameters["inverse_mass_cholesky"].T,
         metric,

@@ -1,7 +1,6 @@
 """Whatever is wrong gets an error of the family at once: it names the argument and says what to do. Bugs B19, B23, B42,
 B46, B51."""
 
-import chainmesh as cm
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,8 +10,10 @@ import pytest
 from jax.sharding import AbstractMesh, Mesh
 from runs import HMC, RWM, SCHOOLS, compilations, gauss, sample, schools
 
+import chainmesh as cm
 
 D = jax.devices()
+SLICE = cm.from_blackjax("elliptical_slice", mean=np.zeros(2), cov_matrix=np.eye(2))
 
 
 def refused(error, *words, target=None, **options):
@@ -84,7 +85,8 @@ def test_devices_asked_for_after_jax_started():
     [
         ("chian", "chains"), ("target_acept", "target_accept"), ("num_chains", "chains="), ("num_samples", "draws="),
         ("warmup", "tune="), ("cores", "devices="), ("random_seed", "seed="), ("inits", "initvals="),
-        ("step_size", "kernel=cm.NUTS(step_size=...)"), ("max_treedepth", "max_depth"), ("xyzzy", "it takes data, args"),
+        ("step_size", "kernel=cm.NUTS(step_size=...)"), ("max_treedepth", "max_depth"),
+        ("xyzzy", "it takes data, args"),
     ],
 )  # fmt: skip
 def test_unknown_options(option, hint):
@@ -100,8 +102,7 @@ def test_unknown_options(option, hint):
         ({"kernel": numpyro.infer.NUTS(schools)}, ["kernel", "numpyro"]),
         ({"adaptation": cm.StanWindows}, ["StanWindows is a class"]),
         ({"adaptation": "stan"}, ["adaptation", "cm.StanWindows()", "str"]),
-        ({"adaptation": cm.StanWindows(), "kernel": cm.from_blackjax("elliptical_slice", mean=np.zeros(2), cov_matrix=np.eye(2))},
-         ["cannot be tuned", "adaptation=None"]),
+        ({"adaptation": cm.StanWindows(), "kernel": SLICE}, ["cannot be tuned", "adaptation=None"]),
         ({"target_accept": 1.0, "kernel": "nuts"}, ["target_accept", "between 0 and 1"]),
         ({"target_accept": "high", "kernel": "nuts"}, ["target_accept", "'high'"]),
         ({"target_accept": 0.9}, ["target_accept=0.9 has no effect"]),
@@ -235,7 +236,8 @@ def test_nan_in_the_middle_of_a_run_marks_the_chain():
 
 def test_everything_is_one_family():
     for error, habit in (
-        (cm.InputError, ValueError), (cm.OptionError, TypeError), (cm.MeshError, ValueError), (cm.DataError, ValueError),
+        (cm.InputError, ValueError), (cm.OptionError, TypeError), (cm.MeshError, ValueError),
+        (cm.DataError, ValueError),
         (cm.DeviceCountError, RuntimeError), (cm.ModelError, ValueError), (cm.StartError, ValueError),
         (cm.ResultTooLargeError, MemoryError),
     ):  # fmt: skip

@@ -3,16 +3,16 @@
 import functools
 import re
 
-import chainmesh as cm
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from chainmesh.sampler import _blocks, _programs
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from runs import HMC, RWM, SCHOOLS, equal, gauss, sample, scattered, schools
 
+import chainmesh as cm
+from chainmesh.sampler import _blocks, _programs
 
 D = jax.devices()
 TUNED = functools.partial(
@@ -88,7 +88,15 @@ def test_a_chain_does_not_know_how_many_there_are():
     """Equal to rounding: batched arithmetic rounds differently for other batch sizes."""
     for kernel, adaptation in ((RWM, None), (cm.HMC(n_leapfrog=3), cm.StanWindows())):
         few, many = (
-            sample(scattered(), kernel=kernel, adaptation=adaptation, chains=c, devices=d, tune=30, keep_warmup=True)
+            sample(
+                scattered(),
+                kernel=kernel,
+                adaptation=adaptation,
+                chains=c,
+                devices=d,
+                tune=30,
+                keep_warmup=True,
+            )
             for c, d in ((4, 2), (64, 8))
         )
         np.testing.assert_allclose(
@@ -112,7 +120,14 @@ def test_burn_in_and_sampling_use_other_keys():
     assert not np.isin(steps[0][np.abs(steps[0]) > 0], steps[1]).any()
 
 
-COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter", "collective-broadcast")
+COLLECTIVES = (
+    "all-reduce",
+    "all-gather",
+    "all-to-all",
+    "collective-permute",
+    "reduce-scatter",
+    "collective-broadcast",
+)
 
 
 @pytest.mark.parametrize("options", [{}, {"reproducible": True}], ids=["side by side", "one by one"])
@@ -156,7 +171,12 @@ def test_the_callers_arrays_survive():
     for seed in (0, 1):
         sample(target, chains=8, initvals=x0, args=(y,), data=data, dims=dims, kernel=kernel, seed=seed)
     assert float(x0.sum()) == 24.0 and float(y.sum()) == 3.0 and z.sum() == 3.0 and metric.sum() == 3.0
-    assert data == {"z": z} and data["z"] is z and dims == {"x": ["axis"]} and kernel.inverse_mass_matrix is metric
+    assert (
+        data == {"z": z}
+        and data["z"] is z
+        and dims == {"x": ["axis"]}
+        and kernel.inverse_mass_matrix is metric
+    )
 
 
 def test_a_released_run_keeps_its_draws_and_lets_go_of_the_rest():

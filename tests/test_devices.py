@@ -4,7 +4,6 @@ import functools
 import time
 import warnings
 
-import chainmesh as cm
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from runs import HMC, RWM, SCHOOLS, equal, fresh, gauss, sample, scattered, schools
 
+import chainmesh as cm
 
 D = jax.devices()
 
@@ -24,7 +24,8 @@ def shards(run, name="x"):
 
 @pytest.mark.parametrize(
     "chains, devices, used",
-    [(1, 8, 1), (2, 3, 2), (3, 2, 2), (4, 3, 2), (5, 4, 3), (5, 8, 5), (6, 4, 3), (7, 3, 3), (7, 8, 7), (9, 4, 3), (9, 8, 5)],
+    [(1, 8, 1), (2, 3, 2), (3, 2, 2), (4, 3, 2), (5, 4, 3), (5, 8, 5), (6, 4, 3),
+     (7, 3, 3), (7, 8, 7), (9, 4, 3), (9, 8, 5)],
 )  # fmt: skip
 def test_any_number_of_chains_on_any_number_of_devices(chains, devices, used):
     """Bugs B01 and B02: padding chains run, and are shown and counted nowhere."""
@@ -120,7 +121,14 @@ def test_the_same_seed_on_other_numbers_of_devices():
 def test_reproducible_runs_are_equal_bit_for_bit_on_two_devices_or_more(chains):
     """Pooled NUTS of a model, with padding: 8 chains on 3 devices are 9, 5 chains on 2 devices are 6."""
     run = functools.partial(
-        sample, schools, data=SCHOOLS, chains=chains, tune=60, draws=20, kernel=cm.NUTS(max_depth=5), reproducible=True
+        sample,
+        schools,
+        data=SCHOOLS,
+        chains=chains,
+        tune=60,
+        draws=20,
+        kernel=cm.NUTS(max_depth=5),
+        reproducible=True,
     )
     runs = [run(devices=n) for n in ((2, 3, 8) if chains == 8 else (2, 3))]
     assert all(equal(runs[0], other) for other in runs[1:])
@@ -149,7 +157,9 @@ def test_data_split_over_the_second_axis():
     """Bug B15: the log density stays written for all rows; its gradient is that of all rows."""
     y = np.random.default_rng(0).normal(3.0, 1.0, size=64).astype("f4")
     target = cm.LogDensity(lambda x, y: -0.5 * jnp.sum((y - x) ** 2), initial=jnp.zeros(()))
-    run = functools.partial(sample, target, args=(y,), kernel=cm.HMC(step_size=0.1, n_leapfrog=5), tune=100, draws=500)
+    run = functools.partial(
+        sample, target, args=(y,), kernel=cm.HMC(step_size=0.1, n_leapfrog=5), tune=100, draws=500
+    )
     split = run(mesh=cm.chain_mesh(4, data=2))
     assert dict(split.mesh.shape) == {"chain": 4, "data": 2}
     assert {s.data.shape for s in split.traced[0].addressable_shards} == {(32,)}
@@ -157,7 +167,9 @@ def test_data_split_over_the_second_axis():
     assert abs(x.mean() - y.mean()) < 0.03 and abs(x.std() - 64**-0.5) < 0.02
     whole = run(devices=4)
     np.testing.assert_allclose(x[:, :5], whole.posterior["x"][:, :5], rtol=1e-3, atol=1e-3)
-    odd = run(mesh=cm.chain_mesh(4, data=2), args=(y[:63],), draws=10, tune=0)  # rows that do not divide: copies
+    odd = run(
+        mesh=cm.chain_mesh(4, data=2), args=(y[:63],), draws=10, tune=0
+    )  # rows that do not divide: copies
     assert {s.data.shape for s in odd.traced[0].addressable_shards} == {(63,)}
 
 

@@ -8,14 +8,14 @@ import textwrap
 
 from runs import fresh
 
-
 HEAD = """
     import json, os, signal, threading, time, warnings
     import jax, jax.numpy as jnp, numpy as np
     RWM = cm.from_blackjax("random_walk", step_size=0.5)
     TARGET = cm.LogDensity(lambda x: -(x ** 2).sum(), initial=jnp.zeros(500))
     def go(draws, **options):
-        return cm.sample(TARGET, **({"seed": 0, "chains": 3, "tune": 0, "kernel": RWM, "progress": False} | options), draws=draws)
+        usual = {"seed": 0, "chains": 3, "tune": 0, "kernel": RWM, "progress": False}
+        return cm.sample(TARGET, draws=draws, **(usual | options))
     def threads():
         return sorted(t.name for t in threading.enumerate())
     def press():
@@ -108,9 +108,14 @@ def test_a_second_ctrl_c_and_errors_of_a_progress_function():
         def own(number, frame):
             started["own"] = True
         signal.signal(signal.SIGINT, own)
-        kept = go(2_000_000, thin=1000, progress=lambda s: None if started.get("pressed") else (started.update(pressed=1), press()))
-        say(second=second, after=after, fails=run.status, warned=len([w for w in caught if "my own mistake" in str(w.message)]),
-            last=done.status, kept=kept.status, own=signal.getsignal(signal.SIGINT) is own)
+        def once(snapshot):
+            if not started.get("pressed"):
+                started["pressed"] = True
+                press()
+        kept = go(2_000_000, thin=1000, progress=once)
+        warned = len([w for w in caught if "my own mistake" in str(w.message)])
+        say(second=second, after=after, fails=run.status, warned=warned, last=done.status, kept=kept.status,
+            own=signal.getsignal(signal.SIGINT) is own)
         """
     )
     assert found["second"] == "raised" and found["after"]

@@ -3,7 +3,7 @@
 One program per kernel serves every law here: targets are picked by a traced number, settings are traced anyway.
 Statistical tests start N chains with exact draws of the target and move them with fixed settings, so that all N are
 independent and p-values are exact. Each test function keeps its false-alarm rate below ALPHA by Bonferroni's bound
-(seeds are fixed); with N = 20,000 and some 30 functionals a mean that is off by 0.055 sd is found with probability 0.99.
+(seeds are fixed). With N = 20,000 and some 30 functionals, a mean that is off by 0.055 sd is found in 99 of 100 runs.
 """
 
 import dataclasses

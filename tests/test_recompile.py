@@ -4,16 +4,16 @@ import functools
 import gc
 import weakref
 
-import chainmesh as cm
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from chainmesh.sampler import _programs
 from runs import BIG, HMC, RWM, SCHOOLS, compilations, equal, fresh, gauss, sample, schools
 
+import chainmesh as cm
+from chainmesh.sampler import _programs
 
 D = jax.devices()
 SCALE = 1.0
@@ -135,7 +135,9 @@ def test_static_arguments_belong_to_the_program():
 
 
 def test_compile_time_does_not_know_the_data():
-    target = cm.LogDensity(lambda b, X, y: -0.5 * jnp.sum((y - X @ b) ** 2) - jnp.sum(b**2), initial=jnp.zeros(5))
+    target = cm.LogDensity(
+        lambda b, X, y: -0.5 * jnp.sum((y - X @ b) ** 2) - jnp.sum(b**2), initial=jnp.zeros(5)
+    )
 
     def run(seed):
         X = np.random.default_rng(seed).normal(size=(200_000, 5)).astype("f4")

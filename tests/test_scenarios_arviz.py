@@ -7,7 +7,6 @@ B31 ArviZ of any version; B32 structural constants; B50 pictures.
 import functools
 
 import arviz
-import chainmesh as cm
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,8 @@ import numpyro.distributions as dist
 import pytest
 import xarray
 from runs import HMC, RWM, gauss, sample
+
+import chainmesh as cm
 
 
 @pytest.mark.parametrize("thin, kept", [(3, 33), (7, 14), (100, 1)])
@@ -32,7 +33,12 @@ def test_b26_shapes_dims_and_coords():
         initial={"b": jnp.zeros((2, 3)), "z": jnp.zeros(())},
     )
     run = sample(
-        target, kernel=RWM, chains=5, draws=7, dims={"b": ["g", "k"]}, coords={"g": ["u", "v"], "k": [10, 20, 30]}
+        target,
+        kernel=RWM,
+        chains=5,
+        draws=7,
+        dims={"b": ["g", "k"]},
+        coords={"g": ["u", "v"], "k": [10, 20, 30]},
     )
     data = run.to_arviz()["posterior"]
     assert data["b"].dims == ("chain", "draw", "g", "k") and data["b"].shape == (5, 7, 2, 3)
@@ -57,20 +63,24 @@ def test_b27_names_of_statistics(tuned):
     np.testing.assert_allclose(stats["lp"].values, -0.5 * (tuned.posterior["x"] ** 2).sum(-1), rtol=1e-4)
     assert (stats["energy"].values >= -stats["lp"].values - 1e-3).all()
     assert (stats["n_steps"].values <= 2 ** stats["tree_depth"].values).all()
-    assert ((0 <= stats["acceptance_rate"]) & (stats["acceptance_rate"] <= 1)).all()
+    assert 0 <= stats["acceptance_rate"].min() and stats["acceptance_rate"].max() <= 1 + 1e-5
 
 
 @pytest.mark.parametrize("kernel, need", [(HMC, {"energy", "diverging", "n_steps"}), (RWM, {"accepted"})])
 def test_b27_names_of_other_kernels(kernel, need):
     run = sample(gauss(), kernel=kernel, devices=1)
     assert need | {"lp", "acceptance_rate", "step_size"} <= set(run.to_arviz()["sample_stats"].data_vars)
-    np.testing.assert_allclose(run.stats["lp"], -0.5 * (run.posterior["x"] ** 2).sum(-1), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(
+        run.stats["lp"], -0.5 * (run.posterior["x"] ** 2).sum(-1), rtol=1e-3, atol=1e-5
+    )
 
 
 def test_b28_warm_up_kept_apart(tuned):
     tree = tuned.to_arviz()
     assert dict(tree["posterior"].sizes)["draw"] == 60 and dict(tree["warmup_posterior"].sizes)["draw"] == 150
-    assert dict(tree["warmup_sample_stats"].sizes)["draw"] == 150 and "diverging" in tree["warmup_sample_stats"]
+    assert (
+        dict(tree["warmup_sample_stats"].sizes)["draw"] == 150 and "diverging" in tree["warmup_sample_stats"]
+    )
     early = float(abs(tree["warmup_posterior"]["x"].isel(draw=0)).max())
     assert early > 5 > float(abs(tree["posterior"]["x"]).max())
     assert int(tree["sample_stats"]["diverging"].sum()) == tuned.tally.divergences.sum() == 0
@@ -116,7 +126,9 @@ def test_b30_deterministic_sites_match_their_draws():
     run = sample(model, kernel=HMC, chains=5, devices=2, draws=11, thin=2, args=(np.float32(1.0),))
     m = run.posterior["m"]
     np.testing.assert_allclose(run.posterior["gap"], m[..., 1] - m[..., 0], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(run.posterior["outer"], m[..., :, None] * m[..., None, :], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        run.posterior["outer"], m[..., :, None] * m[..., None, :], rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_array_equal(run.posterior["above"], m > 0)
     assert "y" not in run.posterior and run.posterior["above"].dtype == bool
     some = sample(model, kernel=HMC, draws=11, args=(np.float32(1.0),), var_names="gap")
@@ -133,11 +145,15 @@ def test_b31_the_installed_arviz():
 
 def test_b32_structural_constants():
     run = sample(
-        lambda: numpyro.sample("L", dist.LKJCholesky(3, 2.0)), kernel=cm.HMC(step_size=0.6, n_leapfrog=4), draws=300
+        lambda: numpyro.sample("L", dist.LKJCholesky(3, 2.0)),
+        kernel=cm.HMC(step_size=0.6, n_leapfrog=4),
+        draws=300,
     )
     L = run.posterior["L"]
     assert (L[..., 0, 1] == 0).all() and (L[..., 0, 0] == 1).all()
-    assert "stuck" not in run.verdict.codes and np.isfinite(run.verdict.max_rhat) and run.verdict.max_rhat < 1.2
+    assert (
+        "stuck" not in run.verdict.codes and np.isfinite(run.verdict.max_rhat) and run.verdict.max_rhat < 1.2
+    )
     assert set(run.verdict.constant) == {"L[0,0]", "L[0,1]", "L[0,2]", "L[1,2]"}
     assert "nan" not in str(run.verdict).lower()
 
@@ -153,6 +169,8 @@ def test_b50_pictures_of_any_array(capsys):
     run.show_sharding()
     text = capsys.readouterr().out
     assert "state.position" in text and "step_size" in text
-    show = functools.partial(jax.device_put, device=NamedSharding(Mesh(np.array(jax.devices()), ("chain",)), P()))
+    show = functools.partial(
+        jax.device_put, device=NamedSharding(Mesh(np.array(jax.devices()), ("chain",)), P())
+    )
     cm.show_sharding(show(jnp.zeros(())))
     assert "replicated" in capsys.readouterr().out

@@ -4,13 +4,14 @@ B11 None, scalars and empty leaves; B14 loops that draw; B20 starts per chain; B
 B40 simplexes and ordered sites; B41 circular sites; B43 strings, flags and None; B49 pandas.
 """
 
-import chainmesh as cm
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 from runs import HMC, RWM, equal, fresh, gauss, sample
+
+import chainmesh as cm
 
 
 def test_b11_none_scalars_and_empty_leaves():
@@ -22,7 +23,14 @@ def test_b11_none_scalars_and_empty_leaves():
     nested = {"y": (jnp.float32(1.0), None), "cfg": {"w": np.zeros((0,), "f4")}}
     runs = [
         sample(target, kernel=RWM, chains=8, args=(nested,), data=data)
-        for data in (None, {}, {"scale": None}, {"scale": jnp.float32(2.0)}, {"scale": 2.0}, {"scale": np.array(2.0)})
+        for data in (
+            None,
+            {},
+            {"scale": None},
+            {"scale": jnp.float32(2.0)},
+            {"scale": 2.0},
+            {"scale": np.array(2.0)},
+        )
     ]
     assert all(run.posterior["x"].shape == (8, 10) for run in runs)
     assert equal(runs[0], runs[2]) and equal(runs[3], runs[4]) and equal(runs[4], runs[5])
@@ -115,9 +123,7 @@ def test_b41_a_circular_site_crosses_the_cut():
     from numpyro.handlers import reparam
     from numpyro.infer.reparam import CircularReparam
 
-    model = reparam(
-        lambda: numpyro.sample("a", dist.VonMises(jnp.pi, 4.0)), config={"a": CircularReparam()}
-    )
+    model = reparam(lambda: numpyro.sample("a", dist.VonMises(jnp.pi, 4.0)), config={"a": CircularReparam()})
     run = sample(model, kernel=cm.HMC(step_size=0.3, n_leapfrog=5), tune=200, draws=300)
     a = run.posterior["a"]
     assert (np.abs(a) <= np.pi + 1e-5).all()
@@ -140,9 +146,7 @@ def test_b43_strings_flags_and_none():
 def test_b49_pandas_in_arrays_out():
     import pandas as pd
 
-    frame = pd.DataFrame(
-        {"x": [0.0, 1.0, 2.0], "g": pd.array([0, 1, 1], dtype="int64")}, index=[7, 8, 9]
-    )
+    frame = pd.DataFrame({"x": [0.0, 1.0, 2.0], "g": pd.array([0, 1, 1], dtype="int64")}, index=[7, 8, 9])
 
     def model(x, g, y):
         b = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
@@ -153,10 +157,14 @@ def test_b49_pandas_in_arrays_out():
     b = sample(model, kernel=HMC, chains=2, args=tuple(np.asarray(s) for s in series))
     assert equal(a, b)
     nullable = frame.assign(g=frame["g"].astype("Int64"))
-    assert equal(a, sample(model, kernel=HMC, chains=2, args=(nullable["x"], nullable["g"], nullable["x"] * 2)))
+    assert equal(
+        a, sample(model, kernel=HMC, chains=2, args=(nullable["x"], nullable["g"], nullable["x"] * 2))
+    )
     assert frame["x"].tolist() == [0.0, 1.0, 2.0]
     shuffled = frame.set_axis([3, 1, 2])
-    assert equal(a, sample(model, kernel=HMC, chains=2, args=(shuffled["x"], shuffled["g"], shuffled["x"] * 2)))
+    assert equal(
+        a, sample(model, kernel=HMC, chains=2, args=(shuffled["x"], shuffled["g"], shuffled["x"] * 2))
+    )
 
 
 def test_names_for_the_same_thing():

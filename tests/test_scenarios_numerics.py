@@ -3,21 +3,22 @@
 B34 NaN gradients; B35 step sizes that collapse; B36 a stuck chain; B38 saturated trees.
 """
 
-import chainmesh as cm
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import RWM, sample
 
+import chainmesh as cm
 
-@pytest.mark.parametrize(
-    "kernel", ["nuts", cm.HMC(step_size=0.5, n_leapfrog=6)], ids=["tuned NUTS", "HMC"]
-)
+
+@pytest.mark.parametrize("kernel", ["nuts", cm.HMC(step_size=0.5, n_leapfrog=6)], ids=["tuned NUTS", "HMC"])
 def test_b34_a_nan_gradient_at_a_finite_value(kernel):
     density = lambda x: jnp.where(x > 2.0, -jnp.sqrt(x - 2.0) - 2.0, -0.5 * x**2).sum()  # noqa: E731
     one = jnp.ones(1)
-    assert np.isfinite(density(one)) and np.isnan(jax.grad(density)(one)).all()  # finite value, NaN slope below 2
+    assert (
+        np.isfinite(density(one)) and np.isnan(jax.grad(density)(one)).all()
+    )  # finite value, NaN slope below 2
     run = sample(cm.LogDensity(density, initial=jnp.full(1, 3.0)), kernel=kernel, tune=100, draws=200)
     assert np.isfinite(run.posterior["x"]).all() and np.isfinite(run.stats["step_size"]).all()
     assert np.isfinite(run.stats["acceptance_rate"]).all()
@@ -28,7 +29,11 @@ def test_b34_a_nan_gradient_at_a_finite_value(kernel):
 def test_b35_a_step_size_that_collapses(adaptation):
     density = lambda x: jnp.where(jnp.abs(x) < 1e-6, 0.0, -jnp.inf).sum() - jnp.sum(jnp.abs(x) * 1e9)  # noqa: E731
     run = sample(
-        cm.LogDensity(density, initial=jnp.zeros(1)), kernel=cm.HMC(n_leapfrog=4), adaptation=adaptation, tune=60, draws=30
+        cm.LogDensity(density, initial=jnp.zeros(1)),
+        kernel=cm.HMC(n_leapfrog=4),
+        adaptation=adaptation,
+        tune=60,
+        draws=30,
     )
     step = run.stats["step_size"][:, -1]
     assert np.isfinite(step).all() and (step > 0).all()
@@ -51,7 +56,10 @@ def test_b36_a_stuck_chain_is_named_and_kept():
 def test_b38_saturated_trees():
     density = lambda x: -0.5 * jnp.sum((x / jnp.array([1.0, 300.0])) ** 2)  # noqa: E731
     run = sample(
-        cm.LogDensity(density, initial=jnp.zeros(2)), kernel=cm.NUTS(step_size=0.05, max_depth=4), tune=0, draws=40
+        cm.LogDensity(density, initial=jnp.zeros(2)),
+        kernel=cm.NUTS(step_size=0.05, max_depth=4),
+        tune=0,
+        draws=40,
     )
     assert run.stats["tree_depth"].max() == 4 and run.stats["n_steps"].max() <= 15
     assert run.stats["reached_max_treedepth"].mean() > 0.9

@@ -3,7 +3,6 @@
 import functools
 import threading
 
-import chainmesh as cm
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 from runs import RWM, equal, gauss, sample
 
+import chainmesh as cm
 
 D = jax.devices()
 Y = np.ones(3, np.float32)
@@ -51,7 +51,9 @@ def at_once(*runs):
 
 # Warm-ups with gathers, on sets of devices that overlap: 0-1 and 1-2.
 A = functools.partial(sample, first, kernel=cm.HMC(n_leapfrog=4), tune=60, draws=40, devices=D[0:2], seed=1)
-B = functools.partial(sample, second, data={"y": Y}, kernel=cm.HMC(n_leapfrog=4), tune=60, draws=40, devices=D[1:3], seed=2)
+B = functools.partial(
+    sample, second, data={"y": Y}, kernel=cm.HMC(n_leapfrog=4), tune=60, draws=40, devices=D[1:3], seed=2
+)
 
 
 def test_pooled_warm_ups_on_overlapping_devices():
@@ -121,7 +123,11 @@ def test_a_run_in_a_thread_sets_no_signal_handler():
     before = signal.getsignal(signal.SIGINT)
     seen = []
     run = functools.partial(
-        sample, gauss(), kernel=RWM, devices=1, progress=lambda s: seen.append(signal.getsignal(signal.SIGINT))
+        sample,
+        gauss(),
+        kernel=RWM,
+        devices=1,
+        progress=lambda s: seen.append(signal.getsignal(signal.SIGINT)),
     )
     at_once(run)
     assert set(seen) == {before} and signal.getsignal(signal.SIGINT) is before

@@ -9,7 +9,6 @@ import textwrap
 
 import pytest
 
-
 SOURCE = """
     import hashlib, json, sys
     import jax, numpy as np, jax.numpy as jnp
@@ -34,19 +33,22 @@ SOURCE = """
     noisy = cm.over_chains(step(2.0), mesh)(cm.chain_keys(0, 6, mesh), x)
     facts["noisy"] = cm.gather(noisy, 6).tolist()
     target = cm.LogDensity(lambda x, y: -0.5 * jnp.sum((x - y) ** 2), initial=lambda key: jax.random.normal(key, (2,)))
-    digest = lambda run: hashlib.sha256(b"".join(v.tobytes() for v in [*run.posterior.values(), *run.stats.values()])).hexdigest()
+    def digest(run):
+        arrays = [*run.posterior.values(), *run.stats.values()]
+        return hashlib.sha256(b"".join(v.tobytes() for v in arrays)).hexdigest()
     plain = cm.sample(target, args=(np.ones(2),), chains=6, draws=400, tune=20, seed=1, progress=False,
                       kernel=cm.HMC(step_size=0.5, n_leapfrog=4))
     facts["first"] = plain.posterior["x"][:, :10].tolist()
     facts["shape"] = plain.posterior["x"].shape
     facts["digests"] = [digest(plain)]
-    pooled = cm.sample(target, args=(np.ones(2),), chains=6, draws=50, tune=60, progress=False, kernel=cm.HMC(n_leapfrog=3))
+    pooled = cm.sample(target, args=(np.ones(2),), chains=6, draws=50, tune=60, progress=False,
+                       kernel=cm.HMC(n_leapfrog=3))
     facts["digests"].append(digest(pooled))
     facts["seed"], facts["step"] = pooled.seed, pooled.parameters["step_size"].tolist()
     seen = []
     def press(snapshot):
-        seen.append(snapshot.done)
-        if pid == 1 and len(seen) == 2:
+        seen.append(snapshot.phase)
+        if pid == 1 and seen.count("sampling") == 2:
             import os, signal
             os.kill(os.getpid(), signal.SIGINT)
     cut = cm.sample(target, args=(np.ones(2),), chains=6, draws=20_000_000, thin=1000, tune=20, seed=1, progress=press,
@@ -96,10 +98,11 @@ def test_the_mesh_spans_both_and_arrays_come_back_whole(both):
 
 
 def test_keys_and_draws_are_those_of_one_process(both):
-    import chainmesh as cm
     import jax
     import jax.numpy as jnp
     import numpy as np
+
+    import chainmesh as cm
 
     x = np.arange(12.0, dtype=np.float32).reshape(6, 2)
     noise = jax.vmap(lambda k: jax.random.normal(k, (2,)))(cm.chain_keys(0, 6))

@@ -205,8 +205,8 @@ class Adaptation:
         return tuning._replace(chains=rows, params=params | {"step_size": jnp.exp(rows.step_size.log_x)})
 
 
-def check_tunable(name: str, params: Params, info: dict[str, Any]) -> None:
-    """Whether a kernel can be tuned by acceptance rates.
+def check_tunable(name: str, params: Params, info: Info | None = None) -> None:
+    """Whether a kernel can be tuned by acceptance rates, as far as its parameters and a step's info tell.
 
     Raises:
         InputError: it has no step size, or reports no acceptance rate.
@@ -214,7 +214,7 @@ def check_tunable(name: str, params: Params, info: dict[str, Any]) -> None:
     if (
         "step_size" not in params
         or np.ndim(params["step_size"])
-        or not {"acceptance_rate", "lp"} <= info.keys()
+        or not (info is None or {"acceptance_rate", "lp"} <= info.keys())
     ):
         raise InputError(
             f"{name} cannot be tuned: an adaptation needs a kernel with a scalar step_size that reports its "

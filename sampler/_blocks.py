@@ -88,7 +88,9 @@ class Blocks:
         self._root = self._everywhere(key)
         self._consts = [self._everywhere(c) for c in consts]
         self._traced = [self._data(x) for x in traced]
+        self._numbers: dict[Any, jax.Array] = {}
         self._count = self._number(plan.per_device)
+        self._draws = self._window(Window(0))
         self._collective = mesh.shape[DATA] > 1
 
     @property
@@ -104,8 +106,11 @@ class Blocks:
         rows, ways = (np.shape(x) or (0,))[0], self._mesh.shape[DATA]
         return put(x, self._mesh, P(DATA) if ways > 1 and rows and rows % ways == 0 else P())
 
-    def _number(self, n: int) -> jax.Array:
-        return self._everywhere(np.int32(n))
+    def _number(self, n: int | np.floating) -> jax.Array:
+        key = (type(n), n)
+        if key not in self._numbers:  # placing one takes longer than many a block's dispatch
+            self._numbers[key] = self._everywhere(np.int32(n) if isinstance(n, int) else n)
+        return self._numbers[key]
 
     @contextlib.contextmanager
     def _exclusive(self, needed: bool) -> Iterator[Callable[[Any], None]]:
@@ -133,20 +138,37 @@ class Blocks:
         return work, gather(checks, self._plan.chains)
 
     def compile_draws(self, work: Chainwork) -> None:
-        """Compile draw block and constrain by running them on no draws; may run beside the warm-up's compilation."""
+        """Compile the block of draws, and constrain, by running them on no draws."""
         with self._exclusive(self._collective) as ready:
             out = self._dispatch(work, DRAW, 0, 0, 1)
             ready(out)
 
     def _dispatch(
         self, work: Chainwork, phase: int, start: int, n: int, thin: int, constrain: bool = True
-    ) -> Any:
-        carry, rows = self._programs.draw(
-            self._root, self._number(phase), self._consts, self._traced, work.params, work.carry,
-            self._number(start), self._number(n), self._number(thin), self._count,
+    ) -> tuple[Any, Any, Any]:
+        """Enqueue a block of draws: the next carry, its rows, and its sites when wanted."""
+        programs, count = self._programs, self._count
+        numbers = [self._number(x) for x in (start, n, thin)]
+        if programs.one_loop:
+            (carry, _), rows = self._tuned(work, phase, self._draws, numbers)
+        else:
+            carry, rows = programs.draw(
+                self._root,
+                self._number(phase),
+                self._consts,
+                self._traced,
+                work.params,
+                work.carry,
+                *numbers,
+                count,
+            )
+        return carry, rows, self._constrained(rows, n) if constrain else None
+
+    def _tuned(self, work: Chainwork, phase: int, window: dict[str, Any], numbers: list[jax.Array]) -> Any:
+        return self._programs.tuned(
+            self._root, self._number(phase), self._consts, self._traced, (work.carry, work.tuning), window, *numbers,
+            self._count,
         )  # fmt: skip
-        sites = self._constrained(rows, n) if constrain else None
-        return carry, rows, sites
 
     def _constrained(self, rows: Any, n: int) -> Any:
         return self._programs.constrain(
@@ -167,8 +189,9 @@ class Blocks:
 
     def _window(self, window: Window, starts: bool = False) -> dict[str, Any]:
         dtype = self._plan.dtype
-        flag = lambda b: self._everywhere(np.asarray(b, dtype))  # noqa: E731
+        flag = lambda b: self._number(dtype.type(b))  # noqa: E731
         return {
+            "adapt": flag(window.length > 0),
             "max_depth": self._number(window.max_depth),
             "metric": flag(window.metric or starts),
             "pool": flag(window.pool),
@@ -178,25 +201,25 @@ class Blocks:
 
     def warm_up(
         self, work: Chainwork, windows: tuple[Window, ...], tally: Tally, kept: HostDraws | None,
-        kept_stats: HostDraws | None, watch: "Watch",
+        kept_stats: HostDraws | None, watch: "Watch", ready: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Run the windows of an adaptation, updating `work`.
+        """Run the windows of an adaptation, updating `work`; `ready` waits until the block is compiled.
 
         Raises:
             KeyboardInterrupt: interrupted; a warm-up has no draws to keep.
         """
         pace = Pace()
+        one = self._number(1)
         self._close(work, self._window(windows[0], starts=True))
+        ready()
         for window in windows:
             placed, left = self._window(window), window.length
             while left:
-                n = pace.next(min(left, self._plan.capacity) if kept is not None else left)
+                n = pace.next(min(left, self._plan.capacity))
                 begun = time.perf_counter()
                 with self._exclusive(self._collective):
-                    (work.carry, work.tuning), rows = self._programs.warmup(
-                        self._root, self._consts, self._traced, (work.carry, work.tuning), placed,
-                        self._number(work.warmed), self._number(n), self._count,
-                    )  # fmt: skip
+                    numbers = [self._number(work.warmed), self._number(n), one]
+                    (work.carry, work.tuning), rows = self._tuned(work, WARMUP, placed, numbers)
                     wait((work.carry, rows))
                 pace.took(time.perf_counter() - begun, n)
                 if kept is not None and kept_stats is not None:

@@ -133,8 +133,15 @@ class _Walker:
         if type(x).__name__ == "Unhashable" and _of_jax(type(x)):
             return ("unhashable", self.value(x.val))
         if isinstance(x, jex.JaxprEqn):  # closed over by the rule that removes unused outputs
-            operands = tuple(self.array(v.val) if isinstance(v, jex.Literal) else self.aval(v.aval) for v in x.invars)
-            return (x.primitive, operands, self.value(dict(x.params)), tuple(self.aval(v.aval) for v in x.outvars))
+            operands = tuple(
+                self.array(v.val) if isinstance(v, jex.Literal) else self.aval(v.aval) for v in x.invars
+            )
+            return (
+                x.primitive,
+                operands,
+                self.value(dict(x.params)),
+                tuple(self.aval(v.aval) for v in x.outvars),
+            )
         if callable(x) or _is_wrapped(x):
             return self.function(x)
         if type(x) is object:  # sentinels

@@ -44,7 +44,6 @@ class Plan:
     dtype: np.dtype
     params: tuple[str, ...]
     capacity: int
-    keep_warmup: bool
     one_by_one: bool
     constrain_batch: int
 
@@ -69,7 +68,7 @@ def static_copy(kernel: Kernel) -> Kernel:
 
 
 class Programs:
-    """The programs of one plan: start, warm-up block, window end, draw block, constrain. Each compiles when first used.
+    """The programs of one plan: start, block of draws, window end, constrain. Each compiles when first used.
 
     Built on the abstract mesh: other devices of the same shape need no new trace.
     """
@@ -85,11 +84,14 @@ class Programs:
         tuning = Tuning(**specs)
         run = self._build
         self.start = run(self._start, (rep,) * 6 + (ch, ch), (ch, tuning if plan.adaptation else rep, ch))
-        self.draw = run(self._draw, (rep,) * 4 + (plan.param_specs, ch) + (rep,) * 4, (ch, ch))
         self.constrain = run(self._constrained, (rep, rep, ch, rep), ch)
+        self.one_loop = plan.adaptation is not None and type(plan.kernel).draw_block is Kernel.draw_block
+        """Whether draws are made by the program of the warm-up; a kernel with a `draw_block` has one of its own."""
         if plan.adaptation is not None:
-            self.warmup = run(self._warmup, (rep,) * 3 + ((ch, tuning),) + (rep,) * 4, ((ch, tuning), ch))
+            self.tuned = run(self._tuned, (rep,) * 4 + ((ch, tuning),) + (rep,) * 5, ((ch, tuning), ch))
             self.close = self._close_on_host if plan.one_by_one else run(self._close, (tuning, rep), tuning)
+        if not self.one_loop:
+            self.draw = run(self._draw, (rep,) * 4 + (plan.param_specs, ch) + (rep,) * 4, (ch, ch))
 
     def _build(self, fn: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         return chain_program(fn, self._plan.mesh, in_specs, out_specs)
@@ -174,21 +176,20 @@ class Programs:
         has_gradient = plan.kernel.gradient(carry) is not None
         return carry, plan.adaptation.start(params, target, z, gradient if has_gradient else None, lp), checks
 
-    def _warmup(
-        self, root: Any, consts: Any, traced: Any, carry: Any, window: Any, start: Any, n: Any, count: Any
-    ):
+    def _tuned(self, root: Any, phase: Any, consts: Any, traced: Any, carry: Any, window: Any, start: Any, n: Any,
+               thin: Any, count: Any):  # fmt: skip
+        """A block of warm-up or of draws, as the window says."""
         plan = self._plan
         adaptation = plan.adaptation
         assert adaptation is not None
-        keys, (inner, tuning) = self._keys(root, WARMUP), carry
+        keys, (inner, tuning) = self._keys(root, phase), carry
         per_chain, shared = self._split(tuning.params)
 
         def block(rows: Any) -> Any:
             keys, inner, chains, params = rows
             (inner, after), rows = warmup_block(
                 plan.kernel, adaptation, Batching(plan.shared), self._logdensity(consts, traced), keys,
-                (inner, tuning._replace(chains=chains, params=params | shared)), window, start, n,
-                plan.capacity if plan.keep_warmup else 0,
+                (inner, tuning._replace(chains=chains, params=params | shared)), window, start, n, thin, plan.capacity,
             )  # fmt: skip
             return inner, after.chains, rows
 

@@ -16,13 +16,13 @@ from chainmesh._errors import InputError, MeshError, ResultTooLargeError
 
 from ..kernels import Adaptation, Kernel, check_tunable
 from ..sharding import ChainLayout, as_chain_mesh, chain_mesh, idle_cores, root_key
-from ._blocks import Blocks, Tally, Watch
+from ._blocks import Blocks, Chainwork, Tally, Watch
 from ._draws import HostDraws
 from ._fingerprint import program_key
 from ._interrupt import Interrupt
 from ._logdensity import LogDensity
 from ._options import flag, refuse_unknown, resolve_adaptation, resolve_kernel, resolve_target_accept, whole
-from ._programs import DRAW, WARMUP, Plan, programs_for, static_copy
+from ._programs import DRAW, WARMUP, Plan, Programs, programs_for, static_copy
 from ._progress import Snapshot, make_progress
 from ._run import Run, Timing
 from ._start import start_values
@@ -122,7 +122,7 @@ def sample(
 
     spec = make_target(target, args, data, dims=dims, coords=coords, var_names=var_names, chains=chains)
     params = kernel.params(spec.dim, spec.dtype)
-    plan, programs = _programs(spec, kernel, adaptation, mesh, layout, params, keep_warmup, reproducible)
+    plan, programs = _programs(spec, kernel, adaptation, mesh, layout, params, reproducible)
     kept = draws // thin
     _check_memory(spec, chains, kept + (tune if keep_warmup else 0))
     _mention_idle_cores(mesh)
@@ -150,17 +150,14 @@ def sample(
         watch = Watch(
             display, interrupt, chains, mesh.devices.size, {"warm-up": tune, "sampling": kept * thin}
         )
-        if not programs.ready:  # the draw block compiles while the warm-up does
-            pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1, "chainmesh-compile"))
-            compiling = pool.submit(blocks.compile_draws, work)
+        ready = _compile_beside(blocks, programs, work, stack)
         if tuned:
             assert adaptation is not None
-            blocks.warm_up(work, adaptation.windows(tune), warm_tally, warm, warm_stats, watch)
-        elif tune and not blocks.draw(work, WARMUP, tune, 1, warm_tally, warm, warm_stats, watch):
-            raise KeyboardInterrupt("interrupted during burn-in: there are no draws yet")
-        if not programs.ready:
-            compiling.result()
-            programs.ready = True
+            blocks.warm_up(work, adaptation.windows(tune), warm_tally, warm, warm_stats, watch, ready)
+        else:
+            ready()
+            if tune and not blocks.draw(work, WARMUP, tune, 1, warm_tally, warm, warm_stats, watch):
+                raise KeyboardInterrupt("interrupted during burn-in: there are no draws yet")
         warmed = time.perf_counter()
         complete = blocks.draw(work, DRAW, kept, thin, tally, main, stats, watch)
         ended = time.perf_counter()
@@ -204,11 +201,28 @@ def _new_seed() -> int:
     return seed
 
 
+def _compile_beside(blocks: Blocks, programs: Programs, work: Chainwork, stack: contextlib.ExitStack) -> Any:
+    """Start compiling the block of draws in a thread; the result waits for it. JAX's own lock does not keep two threads
+    from compiling the same program, so nothing may run that program before."""  # fmt: skip
+    if programs.ready:
+        return lambda: None
+    pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1, "chainmesh-compile"))
+    compiling = pool.submit(blocks.compile_draws, work)
+
+    def ready() -> None:
+        compiling.result()
+        programs.ready = True
+
+    return ready
+
+
 def _programs(
     spec: Target, kernel: Kernel, adaptation: Adaptation | None, mesh: Mesh, layout: ChainLayout, params: dict,
-    keep_warmup: bool, reproducible: bool,
-) -> tuple[Plan, Any]:  # fmt: skip
+    reproducible: bool,
+) -> tuple[Plan, Programs]:  # fmt: skip
     names = list(params)
+    if adaptation is not None:
+        check_tunable(kernel.name, params)
     if adaptation is not None and adaptation.dense and "inverse_mass_matrix" in params:
         names += ["inverse_mass_cholesky"] * ("inverse_mass_cholesky" not in params)
     row = spec.dim * spec.dtype.itemsize + 64
@@ -225,28 +239,12 @@ def _programs(
         dtype=spec.dtype,
         params=tuple(names),
         capacity=1 << (capacity.bit_length() - 1),
-        keep_warmup=keep_warmup,
         one_by_one=reproducible,
         constrain_batch=1 if reproducible else min(4096, max(1, _CONSTRAIN_BUDGET // max(work, row))),
     )
     fingerprint = (program_key(spec.density), program_key(spec.constrain))
     programs = programs_for(plan, spec.density, spec.constrain, fingerprint)
-    if adaptation is not None and not programs.ready:
-        check_tunable(kernel.name, params, _info_of(spec, kernel, params))
     return plan, programs
-
-
-def _info_of(spec: Target, kernel: Kernel, params: dict) -> dict[str, Any]:
-    """What a step of the kernel reports, found without running it."""
-
-    def one(key: Any, params: Any, z: Any) -> Any:
-        def logdensity(z: Any) -> Any:
-            return jax.core.eval_jaxpr(spec.density.jaxpr, spec.density.consts, z, *spec.traced)[0]
-
-        return kernel.step(key, params, logdensity, kernel.init(key, params, logdensity, z))[1]
-
-    z = jax.ShapeDtypeStruct((spec.dim,), spec.dtype)
-    return jax.eval_shape(one, jax.eval_shape(lambda: jax.random.key(0)), params, z)
 
 
 def _check_memory(spec: Target, chains: int, rows: int) -> None:

@@ -21,7 +21,7 @@ SCHOOLS = {
     "effect": np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0], np.float32),
     "error": np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0], np.float32),
 }
-BIG = ("_start", "_warmup", "_draw", "_constrained")
+BIG = ("_start", "_tuned", "_draw", "_constrained")
 """The programs of a run that take time to compile; `_close` (the end of a window) is small."""
 
 

@@ -23,7 +23,7 @@ def refused(error, *words, target=None, **options):
     assert isinstance(caught.value, cm.ChainmeshError)
     for word in words:
         assert word in str(caught.value), f"{word!r} is not in: {caught.value}"
-    assert not {"_draw", "_warmup"} & set(compiled)
+    assert not {"_draw", "_tuned"} & set(compiled)
     return str(caught.value)
 
 

@@ -149,7 +149,7 @@ def test_chains_of_different_devices_never_wait_for_each_other(monkeypatch, opti
     monkeypatch.setattr(_programs, "chain_program", recorded)
     sample(schools, data=SCHOOLS, kernel=cm.NUTS(max_depth=6), tune=60, devices=2, chains=5, **options)
     cm.clear_caches()
-    programs = {"_start", "_warmup", "_draw", "_constrained"} | ({"_close"} if not options else set())
+    programs = {"_start", "_tuned", "_constrained"} | ({"_close"} if not options else set())
     assert set(hlo) == programs
     for name, text in hlo.items():
         used = {word for word in COLLECTIVES if re.search(rf"\b{word}(-start)?\(", text)}

@@ -33,7 +33,9 @@ def test_a_model_compiles_four_big_programs_once():
     cm.clear_caches()
     with compilations() as compiled:
         first = run()
-    assert sorted(compiled.of(*BIG)) == sorted(BIG)
+    assert sorted(compiled.of(*BIG)) == sorted(
+        {*BIG} - {"_draw"}
+    )  # the block of a tuned run is warm-up and draws
     # The window's end, and the making of the seed's key, and what JAX itself needs to move that to the devices.
     assert compiled.of("_close") == ["_close"] and len(compiled) <= len(BIG) + 4, compiled
     new = {"effect": SCHOOLS["effect"][::-1].copy(), "error": SCHOOLS["error"] + 1}
@@ -164,7 +166,7 @@ def test_a_run_moves_to_other_devices(tuned):
     assert not again
     assert moved.counts["jaxpr_trace_duration"] == again.counts["jaxpr_trace_duration"]  # the model's own
     assert moved.counts["jaxpr_to_mlir_module_duration"] == 0
-    wanted = ["_start", "_draw", "_constrained"] + ["_warmup", "_close"] * tuned
+    wanted = ["_start", "_constrained"] + (["_tuned", "_close"] if tuned else ["_draw"])
     assert sorted(moved) == sorted(wanted)
     assert {d.id for d in there.state.position.sharding.device_set} == {4, 5}
     assert equal(here, there)

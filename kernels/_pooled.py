@@ -23,7 +23,7 @@ class PooledWindows(Adaptation):
     Step size: each chain searches its own through four windows. Then chains that move join: they take the geometric
     mean of theirs (of those within a factor of two of the median) and hold it through the next window, whose acceptance
     over all of them corrects it (`_corrected`), and so on to the end. Where more than 1 in 400 of their draws diverge
-    it is lowered by a quarter and never raised again. A chain that needs less than half of it keeps its own, and one
+    it is halved and never raised again. A chain that needs less than half of it keeps its own, and one
     whose acceptance breaks down at it leaves at once.
 
     Who counts: a chain moves when its acceptance over the window is at least a third of the target and its log density
@@ -99,14 +99,14 @@ class PooledWindows(Adaptation):
         own = jnp.where(misfit, own + _corrected(mine, target), own)
         log_steps, judges = ensemble.gather(own), moves & ensemble.gather(held & ~misfit)
         # Too large a step freezes chains, too small a one only costs time: it is lowered at once, raised as far as the
-        # number of draws is worth it; where draws diverge it is lowered by a quarter and never raised again.
+        # number of draws is worth it; where draws diverge it is halved and never raised again.
         correction = _corrected(_mean(ensemble.gather(mine), judges), target)
         diverging = _mean(ensemble.gather(rows.diverged / n), judges) > 0.0025
         wary = diverging | ensemble.gather(rows.wary).any()
         seen = jnp.sum(jnp.where(judges, ensemble.gather(n), 0.0))
         upward = jnp.where(wary, 0.0, seen / (seen + 500.0))
         correction = jnp.where(correction > 0, upward * correction, correction)
-        correction = jnp.where(diverging, jnp.minimum(correction, np.log(0.75)), correction)
+        correction = jnp.where(diverging, jnp.minimum(correction, -np.log(2.0)), correction)
         shared = jnp.where(judges.any(), _mean(log_steps, judges) + correction, _middle(log_steps, moves))
         fits = moves & ~ensemble.gather(misfit) & (log_steps >= shared - np.log(2.0))
         fits = jnp.where(judges.any(), fits | judges, fits)

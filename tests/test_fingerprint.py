@@ -1,9 +1,9 @@
 """Keys of programs: equal for two traces of one computation, different for any other."""
 
 import jax
-import jax.experimental.ode
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.ode import odeint
 
 from chainmesh.sampler._fingerprint import program_key
 
@@ -48,7 +48,7 @@ def test_keys_of_library_rules_and_callbacks_are_stable():
     def f(x):
         s = jax.scipy.special
         return (jax.nn.relu(x) + s.xlogy(x, x) + jnp.logaddexp(x, 1) + s.gammaln(x) + jax.nn.gelu(x)
-                + s.log_ndtr(x) + jax.experimental.ode.odeint(lambda y, t: -y, x, jnp.arange(2.0))[1]).sum()  # fmt: skip
+                + s.log_ndtr(x) + odeint(lambda y, t: -y, x, jnp.arange(2.0))[1]).sum()  # fmt: skip
 
     assert key_of(lambda x: f(x)) == key_of(lambda x: f(x))
 

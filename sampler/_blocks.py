@@ -54,15 +54,20 @@ class Tally:
 
 
 class Pace:
-    """How many draws make a block of about half a second. The draws themselves do not depend on it."""
+    """How many kept draws make a block of about half a second. The draws themselves do not depend on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, thin: int = 1) -> None:
         self._seconds: float | None = None
-        self._blocks = 0
+        self._first = max(1, 4 // thin)
+
+    @property
+    def known(self) -> bool:
+        """Whether a block has been timed: before that, none is enqueued ahead."""
+        return self._seconds is not None
 
     def next(self, left: int) -> int:
         """Draws for the next block."""
-        n = 4 if self._seconds is None else max(1, int(_BLOCK_SECONDS / self._seconds))
+        n = self._first if self._seconds is None else max(1, int(_BLOCK_SECONDS / self._seconds))
         if jax.process_count() > 1:  # every process must run the same blocks
             from jax.experimental import multihost_utils
 
@@ -70,10 +75,8 @@ class Pace:
         return min(n, left)
 
     def took(self, seconds: float, n: int) -> None:
-        """Learn from a block. The first one may have compiled, so it does not count."""
-        self._blocks += 1
-        if self._blocks > 1 and n:
-            self._seconds = max(seconds / n, 1e-7)
+        """Learn from a block."""
+        self._seconds = max(seconds / max(n, 1), 1e-7)
 
 
 class Blocks:
@@ -242,13 +245,13 @@ class Blocks:
 
         After an interrupt `work` stands at the last fetched block: what ran beyond it is dropped.
         """
-        pace, pending, issued = Pace(), None, 0
+        pace, pending, issued = Pace(thin), None, 0
         ahead = dataclasses.replace(work)
         label = "warm-up" if phase == WARMUP else "sampling"
         first = work.warmed if phase == WARMUP else work.drawn
         last_ready = time.perf_counter()
         while issued < draws or pending is not None:
-            if issued < draws and not (pending is not None and self._collective):
+            if issued < draws and (pending is None or (pace.known and not self._collective)):
                 n = min(pace.next(draws - issued), self._plan.capacity)
                 with self._exclusive(self._collective) as ready:
                     out = self._dispatch(ahead, phase, first + issued, n, thin, kept is not None)

@@ -28,7 +28,6 @@ class LogDensity:
         constrain: Callable[..., Any] | None = None,
         dims: Mapping[str, Sequence[str | None] | str] | None = None,
         coords: Mapping[str, Any] | None = None,
-        log_likelihood: Callable[..., Any] | None = None,
     ):
         """Describes a target.
 
@@ -46,12 +45,11 @@ class LogDensity:
                 position itself: a bare array is called "x", a nested leaf "outer.inner".
             dims: names of the axes, by site.
             coords: labels, by axis name.
-            log_likelihood: `log_likelihood(position, *args, **data)`, a dict of pointwise log likelihoods.
 
         Raises:
-            InputError: `fn`, `constrain` or `log_likelihood` cannot be called.
+            InputError: `fn` or `constrain` cannot be called.
         """
-        for name, f in (("fn", fn), ("constrain", constrain), ("log_likelihood", log_likelihood)):
+        for name, f in (("fn", fn), ("constrain", constrain)):
             if not callable(f) and not (f is None and name != "fn"):
                 raise InputError(f"LogDensity: `{name}` must be a function, not {type(f).__name__}.")
         if initial is None:
@@ -61,7 +59,6 @@ class LogDensity:
         self.constrain = constrain
         self.dims = dims
         self.coords = coords
-        self.log_likelihood = log_likelihood
 
     @property
     def name(self) -> str:

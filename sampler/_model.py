@@ -121,8 +121,8 @@ class _Fill(substitute):
             raise ModelError(
                 f"model {model_name!r} has {'a discrete latent site' if one else 'discrete latent sites'}, "
                 f"{', '.join(map(repr, dict.fromkeys(self.discrete)))}: gradient-based kernels cannot move "
-                f"{'it' if one else 'them'}. Kernels that can: NumPyro's DiscreteHMCGibbs and MixedHMC "
-                "(cm.from_numpyro); or sum them out in the model (a mixture distribution), or pass data for "
+                f"{'it' if one else 'them'}. Kernels that can: DiscreteHMCGibbs and MixedHMC, in "
+                "numpyro.infer.MCMC; or sum them out in the model (a mixture distribution), or pass data for "
                 f"{'it' if one else 'them'} (obs=...)."
             )
         if self.problems:

@@ -71,6 +71,8 @@ def whole(name: str, value: Any, least: int) -> int:
     kind = "a positive integer" if least == 1 else f"an integer of at least {least}"
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name} must be {kind}, got {value!r}.")
+    if value >= 2**31:
+        raise InputError(f"{name} must be below 2**31, got {value!r}: draws are counted in 32 bits.")
     return int(value)
 
 

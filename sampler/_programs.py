@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from ..kernels import Adaptation, Batching, Ensemble, Kernel, Tuning, warmup_block
 from ..sharding import CHAIN, chain_program, gather, place
+from ._jaxprs import without_consts
 from ._small_programs import clear_small_programs
 
 START, WARMUP, DRAW, INIT = 0, 1, 2, 3
@@ -77,8 +78,8 @@ class Programs:
         self.ready = False
         """Whether a run has compiled all of them."""
         self._plan = plan
-        self._density = density.jaxpr
-        self._constrain = constrain.jaxpr
+        self._density = without_consts(density)
+        self._constrain = without_consts(constrain)
         ch, rep = P(CHAIN), P()
         specs: Any = {"chains": ch, "params": plan.param_specs, "target_accept": rep}
         tuning = Tuning(**specs)

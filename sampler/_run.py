@@ -55,7 +55,8 @@ class Run:
         mesh: the devices.
         layout: which chain lives on which.
         kernel: what made the draws.
-        adaptation: what tuned it; None when nothing was tuned.
+        adaptation: what tunes it; None for a kernel whose settings are fixed.
+        tuned: whether there was a warm-up that tuned.
         target_accept: acceptance rate that was tuned for, or None.
         reproducible: whether draws are equal bit for bit on other numbers of devices.
         timing: seconds by part.
@@ -76,6 +77,7 @@ class Run:
     layout: ChainLayout
     kernel: Kernel
     adaptation: Adaptation | None
+    tuned: bool
     target_accept: float | None
     reproducible: bool
     timing: Timing
@@ -133,14 +135,14 @@ class Run:
             self.stats,
             divergences=self.tally.divergences if "diverging" in self.stats else None,
             max_depth=self.kernel.max_tree_depth,
-            tuned=self.adaptation is not None,
+            tuned=self.tuned,
             extra_findings=self._warmup_findings(),
         )
 
     def _warmup_findings(self) -> tuple:
         from ._verdict import Finding
 
-        if self.work.tuning is None or self.adaptation is None:
+        if self.work.tuning is None or not self.tuned:
             return ()
         moved = gather(self.work.tuning.chains.moved, self.chains)
         out = tuple(int(c) for c in np.flatnonzero(~moved))
@@ -196,7 +198,7 @@ class Run:
         settings = {
             "model": self._name,
             "kernel": repr(self.kernel),
-            "adaptation": None if self.adaptation is None else repr(self.adaptation),
+            "adaptation": repr(self.adaptation) if self.tuned else None,
             "target_accept": self.target_accept,
             "draws": self.draws,
             "tune": self.tune,
@@ -302,9 +304,12 @@ def _describe(run: Run) -> list[str]:
     config: Any = jax.config
     device = mesh.devices.flat[0]
     padding = f", {run.layout.padding} padding" if run.layout.padding else ""
-    tuned = "untuned: its settings are the user's" if run.adaptation is None else (
-        f"tuned by {run.adaptation!r} over {run.tune} draws, target_accept {run.target_accept:g}"
-    )  # fmt: skip
+    if run.adaptation is None:
+        tuned = "untuned: its settings are the user's"
+    elif not run.tuned:
+        tuned = "untuned: tune=0"
+    else:
+        tuned = f"tuned by {run.adaptation!r} over {run.tune} draws, target_accept {run.target_accept:g}"
     lines = [
         f"{run!r}",
         f"kernel     {run.kernel!r}, {tuned}",

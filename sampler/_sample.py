@@ -108,9 +108,15 @@ def sample(
     keep_warmup, reproducible = flag("keep_warmup", keep_warmup), flag("reproducible", reproducible)
     kernel = resolve_kernel(kernel)
     adaptation = resolve_adaptation(adaptation, kernel, chains)
+    target_accept_given = target_accept is not None
     target_accept = resolve_target_accept(target_accept, kernel, adaptation)
     if tune is None:
         tune = _UNTUNED_BURN_IN if adaptation is None else adaptation.default_tune(chains)
+    if target_accept_given and not tune:
+        raise InputError("target_accept has no effect with tune=0: nothing is tuned.")
+    for name, value in (("dims", dims), ("coords", coords)):
+        if value is not None and not isinstance(value, Mapping):
+            raise InputError(f"{name} must be a dict, got {value!r}.")
     if isinstance(target, Target | Run):
         raise InputError("target must be a NumPyro model or a cm.LogDensity.")
     if mesh is not None and devices is not None:
@@ -164,7 +170,8 @@ def sample(
         run = Run(
             target=spec,
             kernel=kernel,
-            adaptation=adaptation if tuned else None,
+            adaptation=adaptation,
+            tuned=tuned,
             mesh=mesh,
             layout=layout,
             posterior=main.arrays(),
@@ -186,7 +193,7 @@ def sample(
         )
         sentence = str(run.verdict).splitlines()[0].rstrip(":")
         display.close(sentence if complete else f"interrupted; {sentence}")
-    if progress is False and not run.verdict.ok:
+    if not run.verdict.ok:  # nothing is silent; the logger "chainmesh" may be
         _log.warning("%s", run.verdict)
     return run
 

@@ -9,6 +9,7 @@ import jax
 import jax.extend.core as jex
 
 from ._fingerprint import program_key
+from ._jaxprs import without_consts
 
 _PROGRAMS: OrderedDict[Any, Callable] = OrderedDict()
 _LOCK = threading.Lock()
@@ -29,14 +30,14 @@ def run_traced(
     with _LOCK:
         program = _PROGRAMS.pop(key, None)
         if program is None:
-            program = _build(closed.jaxpr, in_axes)
+            program = _build(without_consts(closed), in_axes)
         _PROGRAMS[key] = program
         if len(_PROGRAMS) > _CAPACITY:
             _PROGRAMS.popitem(last=False)
     return program(list(closed.consts), *values)
 
 
-def _build(jaxpr: jex.Jaxpr, in_axes: tuple[int | None, ...] | None) -> Callable:
+def _build(jaxpr: Any, in_axes: tuple[int | None, ...] | None) -> Callable:
     def evaluate(consts, *xs):
         return jax.core.eval_jaxpr(jaxpr, consts, *xs)
 

@@ -298,6 +298,10 @@ def _trace_log_density(
 
 
 def _chosen(sites: Mapping[str, int], var_names: Sequence[str] | str | None, full: _Full) -> dict[str, int]:
+    if var_names is not None and not (
+        isinstance(var_names, Sequence) and all(isinstance(n, str) for n in var_names)
+    ):
+        raise InputError(f"`var_names` must be a name or a sequence of names, got {var_names!r}.")
     if var_names is None:
         return dict(sites)
     wanted = [var_names] if isinstance(var_names, str) else list(var_names)
@@ -328,7 +332,7 @@ def argument_names(paths: Sequence[str], fn: Callable, skip: int) -> tuple[str, 
             number = int(parts[1])
             parts[1] = parameters[number] if number < len(parameters) else f"arg{number}"
         names.append(".".join(parts[1:]))
-    return tuple(names)
+    return tuple(path if names.count(name) > 1 else name for name, path in zip(names, paths, strict=True))
 
 
 def moving_vars(jaxpr: Any) -> set[Any]:

@@ -207,8 +207,8 @@ def _duplicate_fault(groups: Sequence[tuple[int, ...]]) -> list[Finding]:
     if len(groups) > 4:
         shown.append(count(len(groups) - 4, "more group"))
     text = (
-        f"{sentence(join(shown))} are equal, draw for draw, and count as one. Give each chain a key of "
-        "its own; `chain_keys` does."
+        f"{sentence(join(shown))} are equal, draw for draw, and count as one. Start each at a point of its own, with a key of "
+        "its own (`chain_keys`)."
     )
     return [Finding("duplicate", text, tuple(sorted({chain for group in groups for chain in group})))]
 
@@ -247,6 +247,7 @@ def _mixing_faults(table: Diagnostics, culprits: Collection[int], notes: list[st
     found: list[Finding] = []
     judged = np.flatnonzero(table.finite & ~table.constant)
     if not len(judged):
+        notes.append("R-hat and effective sample sizes are not judged: no scalar varies.")
         return found
     if table.n_chains < 2:
         notes.append("R-hat is not judged: it takes two chains or more.")

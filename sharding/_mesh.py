@@ -44,7 +44,9 @@ def chain_mesh(chains: int, devices: int | Sequence[jax.Device] | None = None, d
     if devices is None:
         chosen = available
     elif isinstance(devices, int | np.integer) and not isinstance(devices, bool):
-        if not 1 <= devices <= len(available):
+        if devices < 1:
+            raise MeshError(f"devices must be a positive number or a sequence of jax.Device, got {devices}.")
+        if devices > len(available):
             raise MeshError(
                 f"devices={devices}, but JAX sees {len(available)} ({available[0].platform}). On CPU, ask for more "
                 f"with chainmesh.set_host_devices({devices}) before JAX starts."

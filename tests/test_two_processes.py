@@ -10,7 +10,8 @@ import textwrap
 import pytest
 
 SOURCE = """
-    import hashlib, json, sys
+    import faulthandler, hashlib, json, sys
+    faulthandler.dump_traceback_later(150, exit=True)  # says where a process hangs
     import jax, numpy as np, jax.numpy as jnp
     import chainmesh as cm
     pid, port = int(sys.argv[1]), sys.argv[2]
@@ -77,13 +78,14 @@ def both():
         for i in range(2)
     ]  # fmt: skip
     try:
-        outputs = [p.communicate(timeout=300) for p in processes]
+        outputs = [p.communicate(timeout=200) for p in processes]
     finally:
         for process in processes:
             process.kill()
+            process.communicate()
     found = []
     for process, (out, err) in zip(processes, outputs, strict=True):
-        assert process.returncode == 0, err[-3000:]
+        assert process.returncode == 0, err[-6000:]
         found.append(json.loads(out.splitlines()[-1]))
     if any("missing" in facts for facts in found):
         pytest.skip(f"this JAX cannot join two CPU processes with gloo: {found}")

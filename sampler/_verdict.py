@@ -207,8 +207,8 @@ def _duplicate_fault(groups: Sequence[tuple[int, ...]]) -> list[Finding]:
     if len(groups) > 4:
         shown.append(count(len(groups) - 4, "more group"))
     text = (
-        f"{sentence(join(shown))} are equal, draw for draw, and count as one. Start each at a point of its own, with a key of "
-        "its own (`chain_keys`)."
+        f"{sentence(join(shown))} are equal, draw for draw, and count as one. Start each at a point of its own, "
+        "with a key of its own (`chain_keys`)."
     )
     return [Finding("duplicate", text, tuple(sorted({chain for group in groups for chain in group})))]
 

@@ -14,7 +14,6 @@ from zoo_figures import FIGURES
 
 import chainmesh as cm
 
-
 SETTINGS = {"seed": 1, "devices": 2, "progress": lambda snapshot: None}
 
 

@@ -5,6 +5,7 @@ own step size and collects moments; at a window's end, and only there, it may he
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -205,7 +206,7 @@ class Adaptation:
         return tuning._replace(chains=rows, params=params | {"step_size": jnp.exp(rows.step_size.log_x)})
 
 
-def check_tunable(name: str, params: Params, info: Info | None = None) -> None:
+def check_tunable(name: str, params: Params, info: Mapping[str, Any] | None = None) -> None:
     """Whether a kernel can be tuned by acceptance rates, as far as its parameters and a step's info tell.
 
     Raises:

@@ -44,7 +44,7 @@ def test_ctrl_c_while_sampling_keeps_the_finished_blocks():
         x = run.posterior["x"]
         text = str(run.report())
         run.to_arviz(), run.summary()
-        say(status=run.status, quick=ended - begun < 15, again=time.time() - ended < 5, rest=rest,
+        say(status=run.status, quick=ended - begun < 30, again=time.time() - ended < 30, rest=rest,
             restored=signal.getsignal(signal.SIGINT) is handler, shape=x.shape, kept=run.draws // 1000,
             stats=[v.shape for v in run.stats.values()], finite=bool(np.isfinite(x).all()), said="interrupted" in text,
             state=bool(np.allclose(np.asarray(run.state.position)[:3], x[:, -1])),

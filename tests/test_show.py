@@ -305,7 +305,7 @@ def test_bytes_of_a_group_are_summed_and_copies_counted(capsys):
 
 def test_a_run_shows_its_parts_and_padding(capsys):
     picture = show(FakeRun(mesh_of((4,), ("chain",)), chains=5), capsys)
-    text = picture.text()
+    text = picture.text(width=160)
     for name in ("draws.theta", "state.position", "data.y", "chain, draw, school"):
         assert name in text
     assert "5 chains and 3 padding chains" in text

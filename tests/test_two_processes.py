@@ -11,14 +11,14 @@ import pytest
 
 SOURCE = """
     import faulthandler, hashlib, json, sys
-    faulthandler.dump_traceback_later(150, exit=True)  # says where a process hangs
+    faulthandler.dump_traceback_later(800, exit=True)  # says where a process hangs
     import jax, numpy as np, jax.numpy as jnp
     import chainmesh as cm
     pid, port = int(sys.argv[1]), sys.argv[2]
     cm.set_host_devices(2)
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(f"127.0.0.1:{port}", 2, pid, initialization_timeout=60)
+        jax.distributed.initialize(f"127.0.0.1:{port}", 2, pid, initialization_timeout=300)
         jax.devices()
     except Exception as error:
         print(json.dumps({"missing": repr(error)}))
@@ -78,7 +78,7 @@ def both():
         for i in range(2)
     ]  # fmt: skip
     try:
-        outputs = [p.communicate(timeout=200) for p in processes]
+        outputs = [p.communicate(timeout=900) for p in processes]
     finally:
         for process in processes:
             process.kill()

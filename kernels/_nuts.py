@@ -129,7 +129,7 @@ class NUTS(Kernel):
         drawn, tree = end.proposal, end.trajectory
         info = {
             "lp": drawn.state.logdensity,
-            "acceptance_rate": jnp.exp(drawn.sum_log_p_accept) / tree.num_states,
+            "acceptance_rate": jnp.minimum(jnp.exp(drawn.sum_log_p_accept) / tree.num_states, 1.0),
             "step_size": params["step_size"],
             "tree_depth": jnp.asarray(end.step, jnp.int32),
             "n_steps": jnp.asarray(tree.num_states, jnp.int32),

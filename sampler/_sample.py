@@ -213,6 +213,10 @@ def _compile_beside(blocks: Blocks, programs: Programs, work: Chainwork, stack: 
     from compiling the same program, so nothing may run that program before."""  # fmt: skip
     if programs.ready:
         return lambda: None
+    if jax.process_count() > 1:  # every process must launch its programs in the same order
+        blocks.compile_draws(work)
+        programs.ready = True
+        return lambda: None
     pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(1, "chainmesh-compile"))
     compiling = pool.submit(blocks.compile_draws, work)
 

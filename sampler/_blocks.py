@@ -57,26 +57,31 @@ class Pace:
     """How many kept draws make a block of about half a second. The draws themselves do not depend on it."""
 
     def __init__(self, thin: int = 1) -> None:
-        self._seconds: float | None = None
-        self._first = max(1, 4 // thin)
+        self._time = self._draws = 0.0
+        self._last = max(1, 4 // thin)
 
     @property
     def known(self) -> bool:
         """Whether a block has been timed: before that, none is enqueued ahead."""
-        return self._seconds is not None
+        return self._draws > 0
 
     def next(self, left: int) -> int:
-        """Draws for the next block."""
-        n = self._first if self._seconds is None else max(1, int(_BLOCK_SECONDS / self._seconds))
+        """Draws for the next block, at most four times the last."""
+        n = self._last
+        if self.known:
+            n = min(4 * n, max(1, int(_BLOCK_SECONDS * self._draws / max(self._time, 1e-7))))
         if jax.process_count() > 1:  # every process must run the same blocks
             from jax.experimental import multihost_utils
 
             n = int(multihost_utils.broadcast_one_to_all(np.int32(n)))
+        self._last = n
         return min(n, left)
 
     def took(self, seconds: float, n: int) -> None:
-        """Learn from a block."""
-        self._seconds = max(seconds / max(n, 1), 1e-7)
+        """Learn from a block. A mean over several, because enqueueing a block may wait for it, and then the time of two
+        blocks falls on one of them and none on the other."""  # fmt: skip
+        self._time = 0.7 * self._time + seconds
+        self._draws = 0.7 * self._draws + n
 
 
 class Blocks:

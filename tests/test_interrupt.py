@@ -11,6 +11,7 @@ from runs import fresh
 HEAD = """
     import json, os, signal, threading, time, warnings
     import jax, jax.numpy as jnp, numpy as np
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
     RWM = cm.from_blackjax("random_walk", step_size=0.5)
     TARGET = cm.LogDensity(lambda x: -(x ** 2).sum(), initial=jnp.zeros(500))
     def go(draws, **options):

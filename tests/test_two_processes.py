@@ -15,6 +15,8 @@ SOURCE = """
     import jax, numpy as np, jax.numpy as jnp
     import chainmesh as cm
     pid, port = int(sys.argv[1]), sys.argv[2]
+    import signal
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
     cm.set_host_devices(2)
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
